@@ -1,7 +1,7 @@
 """The config keys: the same words in every toolkit, checked, with errors that say how to mend them."""
 
 from paddle_memcallbacks.config.errors import Complaint, ConfigError
-from paddle_memcallbacks.config.flat import expand_dotted, flat_names, from_flat
+from paddle_memcallbacks.config.flat import expand_dotted, flat_names, from_flat, merged
 from paddle_memcallbacks.config.load import load_config
 from paddle_memcallbacks.config.names import nearest_key
 from paddle_memcallbacks.config.root import MemoryConfig
@@ -33,6 +33,7 @@ __all__ = [
     "from_flat",
     "json_schema",
     "load_config",
+    "merged",
     "nearest_key",
     "parse_size",
 ]

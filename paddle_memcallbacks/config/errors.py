@@ -19,7 +19,7 @@ class Complaint:
     Attributes:
         key: full path of the key, e.g. ``gradient_accumulation.steps``; empty for the config as a whole.
         text: the whole complaint in English, starting with the key.
-        concerns: every key that the complaint is about, so that a follow-up complaint about a faulty key can be left out.
+        concerns: every key that it is about; a follow-up complaint about a faulty key is left out.
     """
 
     key: str
@@ -62,13 +62,18 @@ def describe(value: Any) -> str:
         return f"an object of type {type(value).__name__}"
 
 
+def quoted(text: str, longest: int = _LONGEST_TEXT) -> str:
+    """The text in quotes, what cannot be printed escaped, cut after `longest` characters."""
+    return repr(text) if len(text) <= longest else f"{text[:longest]!r}... ({len(text)} characters)"
+
+
 def _describe(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return repr(value) if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]!r}... ({len(value)} characters)"
+        return quoted(value)
     if isinstance(value, int):
         if value.bit_length() > _LONGEST_INT_BITS:
             return f"a whole number of about {round(value.bit_length() * 0.30103)} digits"
@@ -76,7 +81,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, float):
         return float.__repr__(value)
     if isinstance(value, Mapping):
-        return f"a mapping of {len(value)} keys" if value else "an empty mapping"
+        return f"a mapping of {len(value)} {'key' if len(value) == 1 else 'keys'}" if value else "an empty mapping"
     if isinstance(value, (list, tuple)):
         return _describe_list(value)
     return f"an object of type {type(value).__name__}"
@@ -84,6 +89,6 @@ def _describe(value: Any) -> str:
 
 def _describe_list(values: Sequence[Any]) -> str:
     if any(isinstance(value, (list, tuple, Mapping)) for value in values[:_MOST_ITEMS]):
-        return f"a nested list of {len(values)} values"
+        return f"a nested list of {len(values)} {'value' if len(values) == 1 else 'values'}"
     shown = ", ".join(describe(value) for value in values[:_MOST_ITEMS])
     return f"[{shown}, ...] ({len(values)} values)" if len(values) > _MOST_ITEMS else f"[{shown}]"

@@ -48,6 +48,9 @@ class Kind:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self)
 
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return dict(self.schema)
+
 
 def flag() -> Kind:
     """true or false."""
@@ -74,8 +77,8 @@ def real(
     percent: bool = False,
 ) -> Kind:
     """A number between bounds; `above` and `below` leave the bound itself out."""
-    low = f"above {above:g}" if above is not None else f"from {least:g}"
-    high = f"below {below:g}" if below is not None else f"up to {most:g}" if most is not None else ""
+    low = f"above {above:g}" if above is not None else f"at least {least:g}"
+    high = f"below {below:g}" if below is not None else f"at most {most:g}"
     bounds = {"exclusiveMinimum": above, "minimum": least, "exclusiveMaximum": below, "maximum": most}
 
     def fits(number: float) -> bool:
@@ -94,10 +97,8 @@ def real(
             return number
         raise BadValue(f"Did you mean {number / 100:g}?" if percent and fits(number / 100) and number > 0 else "")
 
-    allowed = f"a number {low} {'and ' if above is not None and high else ''}{high}".strip()
-    return Kind(
-        parse, allowed, {"type": "number", **{name: bound for name, bound in bounds.items() if bound is not None}}
-    )
+    schema = {"type": "number", **{name: bound for name, bound in bounds.items() if bound is not None}}
+    return Kind(parse, f"a number {low} and {high}", schema)
 
 
 def size() -> Kind:
@@ -134,14 +135,14 @@ def or_word(word: str, kind: Kind) -> Kind:
         bare = unwrapped(value)
         return word if isinstance(bare, str) and bare.strip().lower() == word else kind(value)
 
-    return Kind(parse, f"{word}, or {kind.allowed}", _any_of({"const": word}, kind.schema))
+    return Kind(parse, f"{kind.allowed}; or {word}", _any_of({"const": word}, kind.schema))
 
 
 def or_null(kind: Kind) -> Kind:
     """null (the key counts as not set), or else the kind."""
     return Kind(
         lambda value: None if is_null(value) else kind(value),
-        f"{kind.allowed}, or null",
+        f"{kind.allowed}; or null",
         _any_of(kind.schema, {"type": "null"}),
     )
 

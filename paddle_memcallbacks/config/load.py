@@ -9,6 +9,7 @@ from typing import Any
 from paddle_memcallbacks.config.errors import ConfigError, describe
 from paddle_memcallbacks.config.files import read_mapping
 from paddle_memcallbacks.config.root import MemoryConfig, checked_sections
+from paddle_memcallbacks.config.section import plain_items
 
 
 def load_config(source: str | os.PathLike[str] | Mapping[str, Any] | MemoryConfig | None = None) -> MemoryConfig:
@@ -18,6 +19,8 @@ def load_config(source: str | os.PathLike[str] | Mapping[str, Any] | MemoryConfi
     (memory, loss_scale, visualdl). A section written as a mapping, even an empty one (`amp: {}`), is on unless it says
     `enable: false`. A bare bool stands for a section. A section with nothing under it (`amp:`, null) says neither
     on nor off and is refused. The keys of a section that is off are checked all the same.
+
+    Values may be strings, as command lines deliver them ("4", "1e9", "true", "a.*,b.*"), or numpy scalars.
 
     Args:
         source: a file's path (`.json` is read as JSON, everything else as safe YAML), a mapping of sections, a config
@@ -31,7 +34,7 @@ def load_config(source: str | os.PathLike[str] | Mapping[str, Any] | MemoryConfi
     if source is None:
         return MemoryConfig()
     if isinstance(source, Mapping):
-        return _checked(source, "")
+        return _checked(plain_items(source, "the config"), "")
     if isinstance(source, (str, os.PathLike)):
         name, mapping = read_mapping(source)
         return _checked(mapping, name)
@@ -39,10 +42,6 @@ def load_config(source: str | os.PathLike[str] | Mapping[str, Any] | MemoryConfi
 
 
 def _checked(given: Mapping[Any, Any], source: str) -> MemoryConfig:
-    try:
-        given = dict(given.items())
-    except Exception as error:  # a foreign mapping may raise anything
-        raise ConfigError(f"the mapping's keys cannot be read: {type(error).__name__}") from error
     sections, complaints = checked_sections(given)
     if complaints:
         raise ConfigError(complaints, source)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from paddle_memcallbacks.config.advice import advice
 from paddle_memcallbacks.config.contradictions import cross_contradictions
 from paddle_memcallbacks.config.errors import Complaint, ConfigError
 from paddle_memcallbacks.config.names import unknown_key
-from paddle_memcallbacks.config.section import SECTION_TYPES, Section, checked_section, keys_by_section
+from paddle_memcallbacks.config.section import SECTION_TYPES, checked_section, keys_by_section, unrelated
 from paddle_memcallbacks.config.sections import (
     AccumulationConfig,
     AmpConfig,
@@ -26,9 +27,11 @@ class MemoryConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    amp: AmpConfig = Field(default_factory=lambda: AmpConfig(enable=False))
-    gradient_accumulation: AccumulationConfig = Field(default_factory=lambda: AccumulationConfig(enable=False))
-    recompute: RecomputeConfig = Field(default_factory=lambda: RecomputeConfig(enable=False))
+    amp: AmpConfig = Field(default_factory=lambda: AmpConfig(enable=AmpConfig.ON_WHEN_ABSENT))
+    gradient_accumulation: AccumulationConfig = Field(
+        default_factory=lambda: AccumulationConfig(enable=AccumulationConfig.ON_WHEN_ABSENT)
+    )
+    recompute: RecomputeConfig = Field(default_factory=lambda: RecomputeConfig(enable=RecomputeConfig.ON_WHEN_ABSENT))
     memory: MemorySection = Field(default_factory=MemorySection)
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)
     visualdl: VisualDLConfig = Field(default_factory=VisualDLConfig)
@@ -43,14 +46,18 @@ class MemoryConfig(BaseModel):
         """Plain values (JSON), which `load_config` reads back into an equal config.
 
         Args:
-            only_given: leave out sections and keys that the user did not write.
+            only_given: leave out the sections and keys that the user did not write.
         """
         return self.model_dump(mode="json", exclude_unset=only_given)
 
+    def notes(self) -> tuple[str, ...]:
+        """Advice on keys that are allowed, but do nothing or are seldom wise; one sentence each."""
+        return tuple(advice(self))
 
-def checked_sections(given: Mapping[Any, Any]) -> tuple[dict[str, Section], list[Complaint]]:
-    """The sections built, and every fault in them and between them."""
-    sections: dict[str, Section] = {}
+
+def checked_sections(given: Mapping[Any, Any]) -> tuple[dict[str, Any], list[Complaint]]:
+    """The sections, and every fault in them and between them."""
+    sections: dict[str, Any] = {}
     complaints: list[Complaint] = []
     for name, value in given.items():
         if not isinstance(name, str) or name not in SECTION_TYPES:
@@ -60,17 +67,5 @@ def checked_sections(given: Mapping[Any, Any]) -> tuple[dict[str, Section], list
         complaints += found
         if section is not None:
             sections[name] = section
-    faulty = {key for complaint in complaints for key in complaint.concerns}
-    complaints += [found for found in _between(sections) if not faulty.intersection(found.concerns)]
+    complaints += unrelated(cross_contradictions(MemoryConfig.model_construct(None, **sections)), complaints)
     return sections, complaints
-
-
-def _between(sections: Mapping[str, Section]) -> list[Complaint]:
-    def section(name: str) -> Any:
-        return sections.get(name) or SECTION_TYPES[name](enable=SECTION_TYPES[name].ON_WHEN_ABSENT)
-
-    return cross_contradictions(
-        cast(AccumulationConfig, section("gradient_accumulation")),
-        cast(RecomputeConfig, section("recompute")),
-        cast(MemorySection, section("memory")),
-    )

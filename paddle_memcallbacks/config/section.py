@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,8 +13,6 @@ from paddle_memcallbacks.config import kinds
 from paddle_memcallbacks.config.errors import Complaint, ConfigError, describe
 from paddle_memcallbacks.config.names import unknown_key
 from paddle_memcallbacks.config.values import BadValue
-
-Check = Callable[[Mapping[str, Any]], list[Complaint]]
 
 # section name -> its class, in the order in which they are written; filled by the classes themselves
 SECTION_TYPES: dict[str, type[Section]] = {}
@@ -29,7 +29,7 @@ class Section(BaseModel):
     # what a section that is not written at all stands for
     ON_WHEN_ABSENT: ClassVar[bool] = True
 
-    enable: Annotated[bool, kinds.flag()] = Field(True, description="false turns the section off.", examples=[False])
+    enable: Annotated[bool, kinds.flag()] = Field(True, description="false turns the section off.")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -57,8 +57,17 @@ def kind_of(section: type[Section], key: str) -> kinds.Kind:
     return next(rule for rule in section.model_fields[key].metadata if isinstance(rule, kinds.Kind))
 
 
+def plain_items(mapping: Mapping[Any, Any], name: str) -> dict[Any, Any]:
+    """The mapping as a dict; a foreign mapping may raise anything when it is asked, which becomes a ConfigError."""
+    try:
+        return dict(mapping.items())
+    except Exception as error:
+        text = f"{name}: its keys cannot be read ({type(error).__name__})."
+        raise ConfigError([Complaint(name, text, (name,))]) from error
+
+
 def checked_keys(section: type[Section], given: Mapping[Any, Any]) -> tuple[dict[str, Any], list[Complaint]]:
-    """The section's values parsed, and every fault in them: unknown keys, values, contradictions."""
+    """The section's sound values parsed, and every fault: unknown keys, values, contradictions."""
     values: dict[str, Any] = {}
     complaints: list[Complaint] = []
     for key, value in given.items():
@@ -69,39 +78,43 @@ def checked_keys(section: type[Section], given: Mapping[Any, Any]) -> tuple[dict
             values[key] = kind_of(section, key)(value)
         except BadValue as bad:
             complaints.append(_bad_value(section, key, value, str(bad)))
-    faulty = {key for complaint in complaints for key in complaint.concerns}
-    # a contradiction with a key that is faulty itself would only mislead
-    complaints += [
-        complaint for complaint in section.contradictions(values) if not faulty.intersection(complaint.concerns)
-    ]
+    complaints += unrelated(section.contradictions(values), complaints)
     if complaints and values.get("enable") is False:
-        text = f"({section.NAME}.enable is false, but the keys of a section that is off are checked too.)"
-        complaints[-1] = Complaint(complaints[-1].key, f"{complaints[-1].text} {text}", complaints[-1].concerns)
+        last = complaints.pop()
+        text = f"{last.text} ({section.NAME} is off, but the keys of a section that is off are checked too.)"
+        complaints.append(Complaint(last.key, text, last.concerns))
     return values, complaints
 
 
+def unrelated(found: list[Complaint], earlier: list[Complaint]) -> list[Complaint]:
+    """Those complaints that are about no key that an earlier one is about already: they would only mislead."""
+    faulty = {key for complaint in earlier for key in complaint.concerns}
+    faulty |= {key for complaint in found for key in complaint.concerns if key.partition(".")[0] in faulty}
+    return [complaint for complaint in found if not faulty.intersection(complaint.concerns)]
+
+
 def checked_section(name: str, given: Any) -> tuple[Section | None, list[Complaint]]:
-    """A section from what stands under its name: a mapping, a bare bool, or the section itself."""
+    """A section from what stands under its name: a mapping, a bare bool, or the section itself.
+
+    With complaints it holds the sound values only, for checks against other sections.
+    """
     section = SECTION_TYPES[name]
     if isinstance(given, section):
         return given, []
-    if isinstance(given, Mapping):
-        try:
-            given = dict(given.items())
-        except Exception as error:  # a foreign mapping may raise anything
-            return None, [Complaint(name, f"{name}: its keys cannot be read: {error!r}.", (name,))]
-        values, complaints = checked_keys(section, given)
-        return (None if complaints else section(**values)), complaints
     try:
-        return _switched(section, kinds.flag()(given)), []
-    except BadValue:
-        return None, [_bad_section(section, given)]
+        values, complaints = checked_keys(section, _items_of(section, given))
     except ConfigError as error:
         return None, list(error.complaints)
+    return section.model_construct(**values), complaints
 
 
-def _switched(section: type[Section], on: bool) -> Section:
-    return section(enable=on)
+def _items_of(section: type[Section], given: Any) -> dict[Any, Any]:
+    if isinstance(given, Mapping):
+        return plain_items(given, section.NAME)
+    try:
+        return {"enable": kinds.flag()(given)}
+    except BadValue:
+        raise ConfigError([_bad_section(section, given)]) from None
 
 
 def _bad_value(section: type[Section], key: str, value: Any, hint: str) -> Complaint:
@@ -109,26 +122,35 @@ def _bad_value(section: type[Section], key: str, value: Any, hint: str) -> Compl
     field, kind = section.model_fields[key], kind_of(section, key)
     if not hint:
         example = field.examples[0] if field.examples else field.default
-        hint = f"Write for example '{key}: {_as_written(example)}'."
+        hint = f"Write for example '{key}: {as_written(example)}'."
+        if value is None:
+            hint = f"Leave the key out for its default, {as_written(field.default)}."
     return Complaint(path, f"{path}: {describe(value)} cannot be used. Allowed: {kind.allowed}. {hint}", (path,))
 
 
 def _bad_section(section: type[Section], given: Any) -> Complaint:
     name = section.NAME
-    text = f"{name}: {describe(given)} cannot be used. Allowed: a mapping of keys, true or false."
     if given is None:
         text = f"{name}: nothing stands under it, which says neither on nor off."
-        return Complaint(name, f"{text} Write '{name}: true', '{name}: false' or the section's keys.", (name,))
+        return Complaint(name, f"{text} Write '{name}: true', '{name}: false' or keys under it.", (name,))
+    text = f"{name}: {describe(given)} cannot be used. Allowed: true, false, or a mapping of keys."
     for key in section.MAIN_KEYS:
         try:
             kind_of(section, key)(given)
         except BadValue:
             continue
-        return Complaint(name, f"{text} Did you mean '{name}: {{{key}: {_as_written(given)}}}'?", (name,))
-    keys = ", ".join(section.model_fields)
-    return Complaint(name, f"{text} Its keys are {keys}.", (name,))
+        return Complaint(name, f"{text} Did you mean '{name}: {{{key}: {as_written(given)}}}'?", (name,))
+    return Complaint(name, f"{text} Its keys are {', '.join(section.model_fields)}.", (name,))
 
 
-def _as_written(value: Any) -> str:
-    text = describe(value)
-    return text.strip("'") if isinstance(value, str) else text
+def as_written(value: Any) -> str:
+    """A value as it is written in YAML."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(as_written, value))}]" if len(value) < 4 else "[...]"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"{value:.1f}"
+    if not isinstance(value, str) or len(value) > 60:
+        return describe(value)
+    return (
+        value if re.fullmatch(r"[\w./-]+", value, re.ASCII) else json.dumps(value, ensure_ascii=not value.isprintable())
+    )

@@ -22,7 +22,7 @@ Reaction = Annotated[
     Literal["warn", "checkpoint", "stop", "raise"], kinds.choice("warn", "checkpoint", "stop", "raise")
 ]
 
-# above it the inverse of the scale is a subnormal fp32 number, flushed to zero: every update becomes zero, none is skipped
+# the inverse of a larger one is a subnormal fp32 number, flushed to zero: every update becomes zero, none is skipped
 LARGEST_LOSS_SCALE = 2.0**126
 
 
@@ -40,10 +40,12 @@ class AmpConfig(Section):
         "float16", description="The lower precision; bfloat16 needs no loss scale."
     )
     master_weight: MaybeFlag = Field(
-        None, description="Keep fp32 copies of the weights under O2; null leaves it to Paddle."
+        None, description="Keep fp32 copies of the weights under O2; null leaves it to Paddle.", examples=[True]
     )
     master_grad: MaybeFlag = Field(
-        None, description="Keep and accumulate gradients in fp32 under O2; null: when a step has several micro-batches."
+        None,
+        description="Keep and accumulate gradients in fp32 under O2; null: when a step has several micro-batches.",
+        examples=[True],
     )
     init_loss_scaling: Annotated[float, kinds.real(above=0, most=LARGEST_LOSS_SCALE)] = Field(
         65536.0, description="The loss scale at the start."
@@ -57,8 +59,12 @@ class AmpConfig(Section):
     incr_every_n_steps: Count = Field(2000, description="Good steps in a row before the loss scale grows.")
     decr_every_n_nan_or_inf: Count = Field(1, description="Skipped steps in a row before the loss scale falls.")
     use_dynamic_loss_scaling: Flag = Field(True, description="false keeps the loss scale at init_loss_scaling.")
-    custom_white_list: Names = Field((), description="Ops that run in the lower precision besides Paddle's own list.")
-    custom_black_list: Names = Field((), description="Ops that stay in fp32 besides Paddle's own list.")
+    custom_white_list: Names = Field(
+        (), description="Ops that run in the lower precision besides Paddle's own list.", examples=[["matmul"]]
+    )
+    custom_black_list: Names = Field(
+        (), description="Ops that stay in fp32 besides Paddle's own list.", examples=[["softmax"]]
+    )
 
 
 class AccumulationConfig(Section):
@@ -69,10 +75,14 @@ class AccumulationConfig(Section):
     ON_WHEN_ABSENT = False
 
     steps: MaybeCount = Field(
-        None, description="Micro-batches in a step; the loader's batch becomes this many times as large."
+        None, description="Micro-batches in a step; the loader's batch becomes this many times as large.", examples=[4]
     )
     micro_batch_size: Annotated[int | Literal["auto"] | None, kinds.or_null(kinds.or_word("auto", kinds.whole()))] = (
-        Field(None, description="Rows of a micro-batch; the loader's batch stays. auto: the planner chooses.")
+        Field(
+            None,
+            description="Rows of a micro-batch; the loader's batch stays. auto: the planner chooses.",
+            examples=[8],
+        )
     )
     slice_by: Annotated[Literal["length", "order"], kinds.choice("length", "order")] = Field(
         "length",
@@ -102,10 +112,11 @@ class RecomputeConfig(Section):
         "auto",
         description="Units to recompute; * matches within a dotted part, ** across. auto: the planner's choice under a "
         "budget or plan, else every repeated block.",
+        examples=[["encoder.layers.*"]],
     )
     every_n: Count = Field(1, description="Recompute one unit in this many.")
-    first: MaybeCount = Field(None, description="Recompute only this many units from the front.")
-    last: MaybeCount = Field(None, description="Recompute only this many units from the back.")
+    first: MaybeCount = Field(None, description="Recompute only this many units from the front.", examples=[6])
+    last: MaybeCount = Field(None, description="Recompute only this many units from the back.", examples=[6])
     verify: Flag = Field(False, description="Compare one step's gradients with and without recompute, unit by unit.")
 
 
@@ -116,12 +127,14 @@ class MemorySection(Section):
     MAIN_KEYS = ("budget",)
 
     budget: Annotated[int | Literal["auto"] | None, kinds.or_null(kinds.or_word("auto", kinds.size()))] = Field(
-        None, description="Peak allocated bytes that a step may reach, e.g. 14GiB. auto: the device's memory."
+        None,
+        description="Peak allocated bytes that a step may reach, e.g. 14GiB. auto: the device's memory.",
+        examples=["14GiB"],
     )
     margin: Annotated[float, kinds.real(least=0, below=1, percent=True)] = Field(
         0.03, description="Part of the budget that a plan leaves free."
     )
-    plan: MaybePath = Field(None, description="A plan file, as `paddle-mem plan -o` writes it.")
+    plan: MaybePath = Field(None, description="A plan file, as `paddle-mem plan -o` writes it.", examples=["plan.yml"])
     interval: Count = Field(10, description="Steps between two readings of the counters.")
     per_layer: Flag = Field(True, description="Report memory layer by layer.")
     on_oom: Annotated[Literal["replay", "raise"], kinds.choice("replay", "raise")] = Field(
@@ -135,14 +148,16 @@ class LossScaleConfig(Section):
     NAME = "loss_scale"
 
     min_loss_scale: Annotated[float, kinds.real(above=0, most=LARGEST_LOSS_SCALE)] = Field(
-        1.0, description="The floor: at or below it on_floor happens."
+        1.0, description="The floor of the loss scale; see on_floor."
     )
     max_consecutive_skips: Count = Field(5, description="Skipped steps in a row that count as a storm.")
     max_skip_rate: Annotated[float, kinds.real(above=0, most=1, percent=True)] = Field(
-        0.1, description="Share of skipped steps that counts as a storm."
+        0.1, description="Share of skipped steps above which it counts as a storm."
     )
-    on_storm: Reaction = Field("checkpoint", description="What a storm of skipped steps leads to.")
-    on_floor: Reaction = Field("warn", description="What a loss scale at its floor leads to.")
+    on_storm: Reaction = Field("checkpoint", description="What follows when steps are skipped in a storm.")
+    on_floor: Reaction = Field(
+        "warn", description="What follows when a step is skipped although the loss scale is at its floor."
+    )
     every_skip: Flag = Field(False, description="Report every skipped step, not only storms.")
     sample_interval: Count = Field(100, description="Steps between two looks at the gradients' size.")
 
@@ -153,7 +168,9 @@ class VisualDLConfig(Section):
     NAME = "visualdl"
     MAIN_KEYS = ("logdir",)
 
-    logdir: MaybePath = Field(None, description="Where the runs are written; null: the toolkit's own log directory.")
+    logdir: MaybePath = Field(
+        None, description="Where the runs are written; null: the toolkit's own log directory.", examples=["runs"]
+    )
     interval: Count = Field(10, description="Steps between two points of a curve.")
 
 

@@ -10,7 +10,7 @@ from paddle_memcallbacks.config.values import BadValue, as_number
 
 # no training fits in less, and a bare 14 (GiB) or 16384 (MiB), forgotten units, lie below it
 SMALLEST_BYTES = 256 * 2**10
-LARGEST_BYTES = 2**60
+LARGEST_BYTES = 2**50
 
 UNITS = {"b": 1, "byte": 1, "bytes": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -19,7 +19,7 @@ for _power, _letter in enumerate("kmgt", start=1):
 
 _SIZE = re.compile(r"([-+]?[0-9._]+(?:e[-+]?[0-9]+)?)\s*([a-z]+)", re.ASCII | re.IGNORECASE)
 
-ALLOWED = "a size as 14GiB, 512MiB, 16GB (10**9 bytes each) or a number of bytes as 8e9, from 256KiB to 1024PiB"
+ALLOWED = "a size as 14GiB, 512MiB, 16GB (GB is 10**9 bytes) or 8e9 (bytes), from 256KiB to 1024TiB"
 
 
 def parse_size(size: str | int | float) -> int:
@@ -37,6 +37,8 @@ def parse_size(size: str | int | float) -> int:
 
 def size_bytes(value: Any) -> int:
     """As `parse_size`, for the rules of a key: raises BadValue with a hint."""
+    if isinstance(value, str) and re.search(r"[0-9],[0-9]", value):
+        raise BadValue("Write it without commas, the decimal point as a point: 8.5GiB.")
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         amount, unit = as_number(value), 1

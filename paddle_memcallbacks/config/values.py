@@ -20,6 +20,7 @@ _WHOLE = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*", re.ASCII)
 _REAL = re.compile(r"[-+]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _TRUE = ("true", "on", "yes")
 _FALSE = ("false", "off", "no")
+_SHORT_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 _NULL = ("none", "null", "~", "")
 
 
@@ -97,13 +98,18 @@ def as_flag(value: Any) -> bool:
 def as_choice(value: Any, choices: Sequence[str]) -> str:
     """One of the words."""
     value = unwrapped(value)
-    if isinstance(value, str):
-        if value.strip() in choices:
-            return value.strip()
-        nearest = nearest_key(value.strip(), choices)
-        if nearest is not None:
-            raise BadValue(f"Did you mean {nearest}?")
-    raise BadValue("")
+    if isinstance(value, str) and value.strip() in choices:
+        return value.strip()
+    meant = nearest_choice(value, choices)
+    raise BadValue(f"Did you mean {meant}?" if meant else "")
+
+
+def nearest_choice(value: Any, choices: Sequence[str]) -> str | None:
+    """The word that was meant: fp16 for float16, or the number 1 (YAML reads `01` so) for O1."""
+    text = str(value).strip() if isinstance(value, str) or type(value) is int else ""
+    if re.fullmatch(r"[0o]?[1-9]", text, re.IGNORECASE | re.ASCII):
+        return next((word for word in choices if word.endswith(text[-1]) and len(word) == 2), None)
+    return nearest_key(_SHORT_NAMES.get(text.lower(), text), choices)
 
 
 def as_names(value: Any) -> tuple[str, ...]:
@@ -139,5 +145,5 @@ def as_path(value: Any) -> str:
 
 
 def is_null(value: Any) -> bool:
-    """None, or the word for it as command lines deliver it (a JSON null reaches PdArgumentParser's fields as "None")."""
+    """None, or the word for it: a JSON null reaches PdArgumentParser's fields as "None"."""
     return value is None or (isinstance(value, str) and value.strip().lower() in _NULL)
