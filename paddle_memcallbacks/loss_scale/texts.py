@@ -17,6 +17,7 @@ SETTLING = "loss_scale_settling"
 SETTLED = "loss_scale_settled"
 SKIP = "loss_scale_skip"
 HIGH = "loss_scale_high"
+OFF = "loss_scaling_off"
 
 
 def updates(count: int) -> str:
@@ -147,6 +148,17 @@ def high(state: LossScaleState, step: int) -> Alert:
         remedy="check that the loss reaches the parameters and that auto_cast is on; without float16 set amp.enable: "
         "false",
         data=_data(state),
+    )
+
+
+def off(step: int) -> Alert:
+    return Alert(
+        kind=OFF,
+        severity="warning",
+        step=step,
+        message="the GradScaler switched itself off: the last auto_cast was not in float16; steps are neither "
+        "scaled nor checked for inf and NaN any more",
+        remedy="take the GradScaler away with bfloat16, or keep every auto_cast(dtype=...) at float16",
     )
 
 
