@@ -1,0 +1,296 @@
+"""What each slice weighs, and how a batch is sliced: found by the probe, and looked at again where it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+
+from paddle_memcallbacks.alerts import announce, warn, warn_once
+from paddle_memcallbacks.batches import arrays, counting, text
+from paddle_memcallbacks.batches.slicing import Slice, even_slices
+from paddle_memcallbacks.batches.weights import (
+    FOUND_TOLERANCE,
+    SAMPLES,
+    Choice,
+    Measure,
+    choose_weight,
+    told_apart,
+    weights_for,
+)
+from paddle_memcallbacks.config import AccumulationConfig
+from paddle_memcallbacks.microbatch.errors import MicroBatchError
+from paddle_memcallbacks.microbatch.probe import BatchView, Findings, Probe, row_labels
+from paddle_memcallbacks.microbatch.quiet import half_precision_weights
+
+# fp32 losses repeat to about 1e-7; the weights that they decide must hold to the promised 1e-6
+TRIM_TOLERANCE = 1e-6
+# AMP O2: a loss of fp16 or bf16 weights repeats no better than this from one shape to another
+HALF_TOLERANCE = 1e-2
+# counts that live on a device are read in the first batches, then in every so manieth, while it is open which is right
+_LOOKS_AT_FIRST = 10
+_LOOK_EVERY = 10
+
+ForwardOnly = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class WeightChoice:
+    """How the slices' losses are weighted.
+
+    Attributes:
+        measure: what a slice counts.
+        how: ``found``: by the probe; ``open``: several measures count alike so far; ``configured``: by the key
+            ``weight``; ``unknown``: the probe saw no finite loss yet.
+        open_measures: the measures that explain the loss equally well.
+        difference: for ``configured``, the relative difference between the loss together and apart; None: not measured.
+    """
+
+    measure: Measure
+    how: str
+    open_measures: tuple[Measure, ...] = ()
+    difference: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """The measure's kind: samples, tokens, mask, boxes, positions or sum."""
+        return self.measure.kind
+
+    def __str__(self) -> str:
+        return f"{self.measure} ({self.how})"
+
+
+@dataclass(frozen=True)
+class WeightedSlices:
+    """The slices of one batch with their weights; ``kind`` says of what."""
+
+    parts: list[Slice]
+    weights: list[float]
+    kind: str
+
+
+class Weighting:
+    """Decides slices and weights for every batch of a run.
+
+    Args:
+        model: the bare model, for the probe.
+        config: ``slice_by`` and ``weight``.
+    """
+
+    def __init__(self, model: paddle.nn.Layer, config: AccumulationConfig) -> None:
+        self._model = model
+        self._wanted = config.weight
+        self._by_length = config.slice_by == "length"
+        self._pad_id = _pad_id(model)
+        self._open: tuple[Measure, ...] = ()
+        self._confirmed = False
+        self._trims: bool | None = None if self._by_length else False
+        self._unit = 1
+        self._batches = 0
+        self._not_looked = 0
+        self.choice: WeightChoice | None = None
+
+    def slices(self, view: BatchView, micro_batch_size: int, forward_only: ForwardOnly) -> WeightedSlices:
+        """The batch's slices and their weights. Runs the probe where something is still open.
+
+        Raises:
+            MicroBatchError: no measure explains the loss, or the model cannot take a part of the batch.
+        """
+        if micro_batch_size >= view.rows:
+            return WeightedSlices(even_slices(view.rows, view.rows), [1.0], "samples")
+        self._batches += 1
+        probe = Probe(self._model, forward_only, view)
+        layout, lengths = self._lengths(view)
+        if not self._confirmed and self._looks_now(view):
+            self._find(probe, view, lengths)
+        if self._trims is None and lengths:
+            self._find_trimming(probe, layout, lengths)
+        parts = self._parts(view, layout, lengths, micro_batch_size)
+        if len(self._open) > 1 and self._wanted == "found":
+            if not self._looks_now(view):
+                self._not_looked += 1
+            elif self._matters(view, parts):
+                self._find(probe, view, lengths)
+        assert self.choice is not None
+        measure = self.choice.measure
+        total = None if measure.kind == "sum" else sum(view.counts(measure))
+        weights = weights_for(measure.kind, view.slice_counts(measure, parts), total)
+        return WeightedSlices(parts, weights, measure.kind)
+
+    def describe(self) -> str:
+        """One line for the user: the weight, how it was found, and whether slices are trimmed."""
+        if self.choice is None:
+            return "weight not looked for yet"
+        return f"weighted by {self.choice}{', trimmed by length' if self._trims else ''}"
+
+    # ---- the weight
+
+    def _find(self, probe: Probe, view: BatchView, lengths: Sequence[np.ndarray]) -> None:
+        """Narrow the measures down by the probe on this batch."""
+        measures = self._open or self._candidates(view)
+        findings = probe.compare(
+            measures, self._sizes(view, lengths), row_labels(view, counting.label_fields(view.fields))
+        )
+        if findings is None:
+            return
+        self._unit = findings.unit
+        _tell_of_state(findings.moved_state)
+        choice = choose_weight(findings.comparisons, self._tolerance())
+        if self._wanted != "found":
+            self._confirmed = True
+            self._accept_configured(measures[0], choice, findings)
+        elif not np.isfinite([comparison.together for comparison in findings.comparisons]).all():
+            self._postpone()
+        elif not choice.agreeing:
+            raise MicroBatchError(refusal_text(choice, findings))
+        else:
+            self._adopt(choice, findings)
+
+    def _candidates(self, view: BatchView) -> tuple[Measure, ...]:
+        measures = counting.measures_of(view.fields, view.lists, self._pad_id)
+        if self._wanted == "found":
+            return measures
+        measure = counting.configured_measure(self._wanted, measures)
+        if measure is None:
+            have = ", ".join([*view.fields, *view.lists]) or "none"
+            raise MicroBatchError(
+                f"gradient_accumulation.weight is {self._wanted}, but the batch has no field to count them in: {have}"
+            )
+        return (measure,)
+
+    def _adopt(self, choice: Choice, findings: Findings) -> None:
+        before = self.choice
+        self._open = choice.agreeing
+        self._confirmed = findings.varied_labels
+        how = "found" if len(self._open) == 1 else "open"
+        self.choice = WeightChoice(self._open[0], how, self._open)
+        if before is not None and (before.measure, before.how) == (self.choice.measure, how):
+            return
+        error = choice.errors[self.choice.measure]
+        others = ", ".join(str(measure) for measure in self._open[1:])
+        announce(
+            f"the loss divides by {self.choice.measure}: together and apart agree to {error:.1e} over "
+            f"{findings.rows} rows"
+            + (f"; {others} would do as well, and the first batch that tells them apart decides" if others else "")
+        )
+        if self._not_looked and before is not None and before.measure != self.choice.measure:
+            warn(f"{self._not_looked} batches that were not looked at were weighted by {before.measure}")
+
+    def _accept_configured(self, measure: Measure, choice: Choice, findings: Findings) -> None:
+        difference = choice.errors[measure]
+        self._open = (measure,)
+        self.choice = WeightChoice(measure, "configured", (measure,), difference)
+        if difference <= self._tolerance():
+            announce(f"weight: {self._wanted} is exact: together and apart agree to {difference:.1e}")
+            return
+        last = findings.comparisons[-1]
+        warn(
+            f"weight: {self._wanted} is accepted, and is not exact: over {findings.rows} rows the loss is "
+            f"{last.together:.6g} together, and apart, weighted by {measure}, {difference:.2%} off"
+        )
+
+    def _postpone(self) -> None:
+        warn_once(
+            "probe_not_finite", "the loss is not finite, so its weight cannot be found; samples are used until it is"
+        )
+        if self.choice is None:
+            self.choice = WeightChoice(SAMPLES, "unknown")
+
+    def _matters(self, view: BatchView, parts: Sequence[Slice]) -> bool:
+        """Whether the measures that are still open would weigh these slices differently."""
+        return told_apart({measure: view.slice_counts(measure, parts) for measure in self._open})
+
+    def _looks_now(self, view: BatchView) -> bool:
+        """Whether counts may be read now: always for free on the host, now and then from a device."""
+        if self.choice is None or view.on_host or self._batches <= _LOOKS_AT_FIRST:
+            return True
+        return self._batches % _LOOK_EVERY == 0
+
+    def _tolerance(self) -> float:
+        return HALF_TOLERANCE if half_precision_weights(self._model) else FOUND_TOLERANCE
+
+    def _sizes(self, view: BatchView, lengths: Sequence[np.ndarray]) -> list[float]:
+        if lengths:
+            return lengths[0].astype(float).tolist()
+        return [0.0] * view.rows
+
+    # ---- slicing by length
+
+    def _lengths(self, view: BatchView) -> tuple[text.Layout, tuple[np.ndarray, ...]]:
+        """The batch's sequence fields and each row's length; nothing where it is not to be trimmed."""
+        if self._trims is False:
+            return text.Layout(), ()
+        kinds = {path: arrays.kind_of(value) for path, value in view.fields.items()}
+        layout = text.layout_of(view.shapes, kinds, view.rows, self._pad_id)
+        if not layout.groups:
+            _tell_untrimmed(layout.refusal)
+            return layout, ()
+        values = {path: arrays.to_host(view.fields[path]) for group in layout.groups for path in group.keep}
+        lengths = text.row_lengths(layout, values, view.rows, self._pad_id)
+        _tell_untrimmed(lengths.refusal)
+        return layout, lengths.rows
+
+    def _find_trimming(self, probe: Probe, layout: text.Layout, lengths: Sequence[np.ndarray]) -> None:
+        """Allow trimming if short rows have the same loss without their padding."""
+        if self.choice is None or self.choice.how == "unknown":
+            return
+        comparisons = probe.compare_trimmed(self._open, layout, lengths, self._unit)
+        if not comparisons:
+            return
+        choice = choose_weight(comparisons, TRIM_TOLERANCE)
+        seen = all(comparison.together != 0.0 for comparison in comparisons)
+        self._trims = bool(choice.agreeing) and seen
+        if not self._trims:
+            error = f" ({choice.nearest[1]:.1e} off)" if seen else ", or could not be compared"
+            announce(f"slices are not taken by length: padding changes this model's loss{error}")
+            return
+        self._open = choice.agreeing
+        how = "found" if self.choice.how == "open" and len(choice.agreeing) == 1 else self.choice.how
+        self.choice = WeightChoice(choice.agreeing[0], how, choice.agreeing, self.choice.difference)
+        announce(
+            f"slices are taken by length and trimmed to their longest row: the loss without padding agrees to "
+            f"{choice.errors[choice.agreeing[0]]:.1e}, weighted by {self.choice.measure}"
+        )
+
+    def _parts(
+        self, view: BatchView, layout: text.Layout, lengths: Sequence[np.ndarray], micro_batch_size: int
+    ) -> list[Slice]:
+        if self._trims and lengths:
+            return text.length_slices(layout, lengths, micro_batch_size)
+        return even_slices(view.rows, micro_batch_size)
+
+
+def refusal_text(choice: Choice, findings: Findings) -> str:
+    """Why the loss cannot be sliced, with its numbers, and the two ways on."""
+    measure, error = choice.nearest
+    last = findings.comparisons[-1]
+    return (
+        f"this loss cannot be taken apart into micro-batches: over {findings.rows} rows it is {last.together:.6g} "
+        f"together, and the losses apart do not give that under any weight; the nearest, {measure}, is {error:.2e} "
+        f"off (relative; {FOUND_TOLERANCE:g} is allowed). It couples samples (contrastive, in-batch negatives, MoE "
+        "balance, losses divided by what a batch assigned). Use recompute to save memory, or set "
+        "gradient_accumulation.weight: samples to accept the difference, which is then measured and logged."
+    )
+
+
+def _tell_of_state(names: Sequence[str]) -> None:
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        warn_once(
+            "state_per_micro_batch",
+            f"every forward changes the model's own state ({shown}): it moves once a micro-batch, not once a batch",
+        )
+
+
+def _tell_untrimmed(reason: str) -> None:
+    if reason:
+        warn_once(f"untrimmed:{reason}", f"slices are not taken by length: {reason}")
+
+
+def _pad_id(model: paddle.nn.Layer) -> int | None:
+    """The padding token of a model that has a config which names it."""
+    pad_id: Any = getattr(getattr(model, "config", None), "pad_token_id", None)
+    return pad_id if isinstance(pad_id, int) else None
