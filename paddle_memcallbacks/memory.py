@@ -1,0 +1,308 @@
+"""Memory readings, the peaks of a step's phases, and the test for memory that grows. Nothing here waits for the device.
+
+| tag | meaning |
+|---|---|
+| ``memory/allocated_gib`` | allocated now, after clear_grad |
+| ``memory/reserved_gib`` | held by the allocator now |
+| ``memory/peak_allocated_gib`` | the largest allocated since the process started |
+| ``memory/peak_reserved_gib`` | the largest reserved since the process started |
+| ``memory/step_peak_gib`` | the largest allocated within this step |
+| ``memory/base_gib`` | allocated where this step began |
+| ``memory/held_after_forward_gib`` | allocated at the end of a forward, above where the step began; the largest slice |
+| ``memory/peak_forward_gib`` | the largest allocated during a forward of this step |
+| ``memory/peak_backward_gib`` | the largest allocated during a backward of this step |
+| ``memory/peak_step_gib`` | the largest allocated during the optimizer's step |
+| ``memory/fragmentation_pct`` | reserved but not allocated, in percent of reserved |
+| ``memory/host_rss_gib`` | resident memory of this process on the host |
+
+The peaks of a step and its phases need counters that can be reset: paddle 3.0 and later. On 2.6 they are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import paddle
+import psutil
+from paddle.base import core
+
+from paddle_memcallbacks.alerts import Alert
+
+GIB = 2**30
+MIB = 2**20
+Phase = Literal["forward", "backward", "step"]
+
+# tag -> field of MemoryReading
+_READING_TAGS = {
+    "memory/allocated_gib": "allocated_bytes",
+    "memory/reserved_gib": "reserved_bytes",
+    "memory/peak_allocated_gib": "peak_allocated_bytes",
+    "memory/peak_reserved_gib": "peak_reserved_bytes",
+}
+# tag -> field of StepMemory
+_STEP_TAGS = {
+    "memory/step_peak_gib": "peak_bytes",
+    "memory/base_gib": "base_bytes",
+    "memory/held_after_forward_gib": "held_after_forward_bytes",
+    "memory/peak_forward_gib": "peak_forward_bytes",
+    "memory/peak_backward_gib": "peak_backward_bytes",
+    "memory/peak_step_gib": "peak_step_bytes",
+}
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """Paddle's allocator counters on the current device, in bytes.
+
+    Peaks count since the process started, also where this library has reset Paddle's own counter in between.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """One step's memory, in allocated bytes; peaks are absolute.
+
+    Attributes:
+        peak_bytes: the largest within the step.
+        base_bytes: where the step began.
+        peak_forward_bytes: the largest during a forward; None where it was not measured.
+        peak_backward_bytes: the same for backward.
+        peak_step_bytes: the same for the optimizer's step.
+        held_after_forward_bytes: above ``base_bytes`` at the end of a forward, the largest of the slices.
+    """
+
+    peak_bytes: int
+    base_bytes: int
+    peak_forward_bytes: int | None = None
+    peak_backward_bytes: int | None = None
+    peak_step_bytes: int | None = None
+    held_after_forward_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """Which of Paddle's counter families belongs to the device."""
+
+    family: Literal["host", "device"]
+    index: int
+
+    def read(self, kind: str, which: str) -> int:
+        """``kind`` is Allocated or Reserved, ``which`` is current_value or peak_value."""
+        function = getattr(core, f"{self.family}_memory_stat_{which}", None)
+        return int(function(kind, self.index)) if function is not None else 0
+
+    def reset(self, kind: str) -> None:
+        getattr(core, f"{self.family}_memory_stat_reset_peak_value")(kind, self.index)
+
+
+# the largest values that were wiped out by a reset of Paddle's peaks, by device
+_peaks_before_reset: dict[_Counters, tuple[int, int]] = {}
+
+
+@lru_cache(maxsize=32)
+def _counters_of(device: str) -> _Counters:
+    """Counters of ``cpu``, ``gpu:0``, ``xpu:1``, ``npu:0``, ...; a device without any reads zeros."""
+    kind, _, index = device.partition(":")
+    return _Counters("host", 0) if kind == "cpu" else _Counters("device", int(index or 0))
+
+
+def _counters() -> _Counters:
+    return _counters_of(paddle.get_device())
+
+
+def can_reset_peak() -> bool:
+    """Whether this paddle can reset a peak (3.0 and later), so that peaks by phase exist."""
+    return hasattr(core, f"{_counters().family}_memory_stat_reset_peak_value")
+
+
+def memory_reading() -> MemoryReading:
+    """The counters of the current device, now."""
+    counters = _counters()
+    allocated, reserved = _peaks_before_reset.get(counters, (0, 0))
+    return MemoryReading(
+        allocated_bytes=counters.read("Allocated", "current_value"),
+        reserved_bytes=counters.read("Reserved", "current_value"),
+        peak_allocated_bytes=max(allocated, counters.read("Allocated", "peak_value")),
+        peak_reserved_bytes=max(reserved, counters.read("Reserved", "peak_value")),
+    )
+
+
+def allocated_bytes() -> int:
+    """Allocated on the current device, now."""
+    return _counters().read("Allocated", "current_value")
+
+
+def peak_since_reset_bytes() -> int:
+    """The largest allocated since `reset_peak`."""
+    return _counters().read("Allocated", "peak_value")
+
+
+def reset_peak() -> None:
+    """Set Paddle's peak of allocated bytes to what is allocated now; `memory_reading` still knows the former one."""
+    counters = _counters()
+    allocated, reserved = _peaks_before_reset.get(counters, (0, 0))
+    peaks = counters.read("Allocated", "peak_value"), counters.read("Reserved", "peak_value")
+    _peaks_before_reset[counters] = max(allocated, peaks[0]), max(reserved, peaks[1])
+    counters.reset("Allocated")
+
+
+def host_rss_bytes() -> int:
+    """Resident memory of this process on the host."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def device_total_bytes() -> int | None:
+    """The memory of the current GPU; None on a CPU and on devices that do not tell."""
+    kind, _, index = paddle.get_device().partition(":")
+    if kind != "gpu" or paddle.device.cuda.device_count() == 0:
+        return None
+    return int(paddle.device.cuda.get_device_properties(int(index or 0)).total_memory)
+
+
+class PhaseMeter:
+    """The peaks of a step's phases. A phase may come several times in a step (micro-batches): the largest counts.
+
+    Where peaks cannot be reset (paddle 2.6), only the step's beginning and what is held after forward are measured.
+    """
+
+    def __init__(self) -> None:
+        self._can_reset = can_reset_peak()
+        self._memory = StepMemory(0, 0)
+        self._paused = False
+
+    def begin_step(self) -> None:
+        """A step begins: what is allocated now is its base."""
+        if self._can_reset:
+            reset_peak()
+        base = allocated_bytes()
+        self._memory = StepMemory(base, base)
+
+    @contextlib.contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        """Around a forward, a backward or the optimizer's step."""
+        self._close_segment(None)
+        try:
+            yield
+        finally:
+            self._close_segment(name)
+            if name == "forward" and not self._paused:
+                held = allocated_bytes() - self._memory.base_bytes
+                self._set("held_after_forward_bytes", held)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside counts for no phase and no step."""
+        self._close_segment(None)
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+            if self._can_reset:
+                reset_peak()
+
+    def end_step(self) -> StepMemory:
+        """The step's memory."""
+        self._close_segment(None)
+        return self._memory
+
+    def _close_segment(self, name: Phase | None) -> None:
+        if not self._can_reset or self._paused:
+            return
+        peak = peak_since_reset_bytes()
+        self._set("peak_bytes", peak)
+        if name is not None:
+            self._set(f"peak_{name}_bytes", peak)
+        reset_peak()
+
+    def _set(self, field: str, value: int) -> None:
+        before = getattr(self._memory, field)
+        if before is None or value > before:
+            self._memory = replace(self._memory, **{field: value})
+
+
+def memory_metrics(
+    reading: MemoryReading, step: StepMemory | None = None, host_bytes: int | None = None
+) -> dict[str, float]:
+    """The metric tags of a reading and a step (the table above); what was not measured is left out."""
+    metrics = {tag: getattr(reading, field) / GIB for tag, field in _READING_TAGS.items()}
+    if reading.reserved_bytes > 0:
+        idle = max(reading.reserved_bytes - reading.allocated_bytes, 0)
+        metrics["memory/fragmentation_pct"] = 100.0 * idle / reading.reserved_bytes
+    if step is not None:
+        values = {tag: getattr(step, field) for tag, field in _STEP_TAGS.items()}
+        metrics.update({tag: value / GIB for tag, value in values.items() if value is not None})
+    if host_bytes is not None:
+        metrics["memory/host_rss_gib"] = host_bytes / GIB
+    return metrics
+
+
+def growth_bytes_per_step(samples: Sequence[tuple[int, int]]) -> float | None:
+    """How fast memory grows: the least-squares slope of (step, allocated bytes), in bytes a step.
+
+    None where it does not grow steadily: fewer than six samples, a single jump (moments, a cache) with flat ends, or a
+    rise that the scatter of the samples explains (batches of changing shape).
+    """
+    if len(samples) < 6:
+        return None
+    count = len(samples)
+    mean_step = sum(step for step, _ in samples) / count
+    mean_bytes = sum(size for _, size in samples) / count
+    spread = sum((step - mean_step) ** 2 for step, _ in samples)
+    slope = sum((step - mean_step) * (size - mean_bytes) for step, size in samples) / spread
+    line = [mean_bytes + slope * (step - mean_step) for step, _ in samples]
+    scatter = (sum((size - fit) ** 2 for (_, size), fit in zip(samples, line, strict=True)) / (count - 2)) ** 0.5
+    rise = slope * (samples[-1][0] - samples[0][0])
+    half = count // 2
+    lows_rise = min(size for _, size in samples[half:]) > max(size for _, size in samples[:half]) - scatter
+    risen = sum(later[1] > earlier[1] for earlier, later in zip(samples, samples[1:], strict=False))
+    if slope <= 0 or rise < 4 * scatter or not lows_rise or risen < (count - 1) / 2:
+        return None
+    return slope
+
+
+class GrowthWatch:
+    """Tells, once, that allocated memory grows step by step.
+
+    Args:
+        window: samples that the slope is taken over.
+        warm_up: first steps that are left out (moments, caches, autotuning).
+        least_bytes: a slower growth than this a step is not told.
+    """
+
+    def __init__(self, window: int = 16, warm_up: int = 3, least_bytes: int = 4096) -> None:
+        self._window, self._warm_up, self._least_bytes = window, warm_up, least_bytes
+        self._samples: list[tuple[int, int]] = []
+        self._seen = 0
+        self._told = False
+
+    def observe(self, step: int, allocated: int) -> Alert | None:
+        """One sample, taken after clear_grad."""
+        self._seen += 1
+        if self._told or self._seen <= self._warm_up:
+            return None
+        self._samples.append((step, allocated))
+        if len(self._samples) < self._window:
+            return None
+        slope = growth_bytes_per_step(self._samples)
+        self._samples = self._samples[self._window // 2 :]
+        if slope is None or slope < self._least_bytes:
+            return None
+        self._told = True
+        return Alert(
+            kind="memory_growth",
+            severity="warning",
+            step=step,
+            message=f"allocated memory grows by {slope / MIB:.3f} MiB a step, after gradients are cleared",
+            remedy="keep float(loss), not the tensor; evaluate under paddle.no_grad(); do not append outputs to a list",
+            data={"bytes_per_step": slope},
+        )
