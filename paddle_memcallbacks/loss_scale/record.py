@@ -46,7 +46,7 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         return {
             "scales": [list(pair) for pair in self.scales],
-            "skipped": [list(pair) for pair in self.skipped],
+            "skipped_ranges": [list(pair) for pair in self.skipped],
             "layers": {layer: dict(known) for layer, known in self.layers.items()},
             "actions": [dict(action) for action in self.actions],
         }
@@ -55,7 +55,7 @@ class Record:
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
         return cls(
             scales=[list(pair) for pair in values.get("scales", [])],
-            skipped=[list(pair) for pair in values.get("skipped", [])],
+            skipped=[list(pair) for pair in values.get("skipped_ranges", [])],
             layers={layer: dict(known) for layer, known in values.get("layers", {}).items()},
             actions=[dict(action) for action in values.get("actions", [])],
         )

@@ -279,7 +279,7 @@ class LossScaleWatch:
         return {
             "enabled": self.enabled,
             "steps": state.steps,
-            "skipped": state.skips,
+            "skipped_steps": state.skips,
             "phase": state.phase,
             "loss_scale": state.scale,
             "held": list(self._settings.held),
