@@ -1,6 +1,7 @@
 """The config keys: the same words in every toolkit, checked, with errors that say how to mend them."""
 
 from paddle_memcallbacks.config.errors import Complaint, ConfigError
+from paddle_memcallbacks.config.files import read_mapping
 from paddle_memcallbacks.config.flat import expand_dotted, flat_names, from_flat, merged
 from paddle_memcallbacks.config.load import load_config
 from paddle_memcallbacks.config.names import nearest_key
@@ -36,4 +37,5 @@ __all__ = [
     "merged",
     "nearest_key",
     "parse_size",
+    "read_mapping",
 ]

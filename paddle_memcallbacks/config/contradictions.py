@@ -83,11 +83,13 @@ def _starts_below_floor(config: MemoryConfig) -> list[Complaint]:
     start, floor = config.amp.init_loss_scaling, config.loss_scale.min_loss_scale
     if start >= floor:
         return []
-    default = "" if "init_loss_scaling" in config.amp.model_fields_set else ", the default"
+    start_default = "" if "init_loss_scaling" in config.amp.model_fields_set else ", the default"
+    floor_default = "" if "min_loss_scale" in config.loss_scale.model_fields_set else ", the default"
     return [
         _about(
-            f"amp.init_loss_scaling ({start:g}{default}) lies below loss_scale.min_loss_scale ({floor:g}): the loss "
-            "scale would start under its floor. Raise the one or lower the other.",
+            f"amp.init_loss_scaling ({start:g}{start_default}) lies below loss_scale.min_loss_scale "
+            f"({floor:g}{floor_default}): the loss scale would start under its floor. "
+            "Raise the one or lower the other.",
             "amp.init_loss_scaling",
             "loss_scale.min_loss_scale",
         )

@@ -85,10 +85,17 @@ def _put(target: dict[Any, Any], key: Any, value: Any, name: Any) -> None:
     elif isinstance(value, Mapping):
         earlier, target[key] = target[key], value
         _put(target, key, earlier, name)
-    elif describe(target[key]) != describe(value):
+    elif not _same(target[key], value):
         raise ConfigError(
             f"{describe(name)} is given twice: {describe(target[key])} and {describe(value)}. Remove one."
         )
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arrays and foreign types may refuse to be compared
+        return False
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

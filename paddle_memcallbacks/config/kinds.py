@@ -109,18 +109,27 @@ def size() -> Kind:
     return Kind(sizes.size_bytes, sizes.ALLOWED, {"anyOf": [number, {"type": "string", "pattern": pattern}]})
 
 
-def names(*, may_be_empty: bool, what: str) -> Kind:
-    """A list of names."""
+_NAME = {"type": "string", "pattern": r"^\S+$"}
 
-    def parse(value: Any) -> tuple[str, ...]:
+
+def names(what: str) -> Kind:
+    """A list of names, which may be empty."""
+    schema = {"anyOf": [{"type": "array", "items": _NAME}, {"type": "string", "pattern": r"^\S*$"}]}
+    return Kind(as_names, f"a list of {what}", schema)
+
+
+def names_or_auto(what: str) -> Kind:
+    """A list of names that is not empty, or auto."""
+
+    def parse(value: Any) -> Any:
         found = as_names(value)
-        if not found and not may_be_empty:
+        if not found:
             raise BadValue("The list is empty; set enable: false to turn the section off.")
-        return found
+        # argparse delivers a lone word as a list of one where a key takes a list
+        return "auto" if [name.lower() for name in found] == ["auto"] else found
 
-    array: dict[str, Any] = {"type": "array", "items": {"type": "string", "minLength": 1}}
-    schema = array if may_be_empty else {**array, "minItems": 1}
-    return Kind(parse, f"a list of {what}", {"anyOf": [schema, {"type": "string"}]})
+    schema = {"anyOf": [{"const": "auto"}, {"type": "array", "items": _NAME, "minItems": 1}, _NAME]}
+    return Kind(parse, f"a list of {what}; or auto", schema)
 
 
 def path() -> Kind:

@@ -16,7 +16,7 @@ Flag = Annotated[bool, kinds.flag()]
 MaybeFlag = Annotated[bool | None, kinds.or_null(kinds.flag())]
 Count = Annotated[int, kinds.whole()]
 MaybeCount = Annotated[int | None, kinds.or_null(kinds.whole())]
-Names = Annotated[tuple[str, ...], kinds.names(may_be_empty=True, what="op names")]
+Names = Annotated[tuple[str, ...], kinds.names("op names")]
 MaybePath = Annotated[str | None, kinds.or_null(kinds.path())]
 Reaction = Annotated[
     Literal["warn", "checkpoint", "stop", "raise"], kinds.choice("warn", "checkpoint", "stop", "raise")
@@ -107,7 +107,7 @@ class RecomputeConfig(Section):
 
     layers: Annotated[
         tuple[str, ...] | Literal["auto"],
-        kinds.or_word("auto", kinds.names(may_be_empty=False, what="layer names, patterns or class names")),
+        kinds.names_or_auto("layer names, patterns or class names"),
     ] = Field(
         "auto",
         description="Units to recompute; * matches within a dotted part, ** across. auto: the planner's choice under a "
@@ -159,7 +159,9 @@ class LossScaleConfig(Section):
         "warn", description="What follows when a step is skipped although the loss scale is at its floor."
     )
     every_skip: Flag = Field(False, description="Report every skipped step, not only storms.")
-    sample_interval: Count = Field(100, description="Steps between two looks at the gradients' size.")
+    sample_interval: Count = Field(
+        100, description="Steps between two counts of gradient elements that became zero (underflow)."
+    )
 
 
 class VisualDLConfig(Section):

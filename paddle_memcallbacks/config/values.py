@@ -117,14 +117,16 @@ def as_names(value: Any) -> tuple[str, ...]:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, str):
-        value = [part.strip().strip("'\"") for part in value.strip().removeprefix("[").removesuffix("]").split(",")]
-        value = [] if value == [""] else value
+        text = value.strip().removeprefix("[").removesuffix("]")
+        value = text.split(",") if text.strip() else []
     if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview, Mapping)):
         raise BadValue("")
-    names = tuple(unwrapped(name) for name in value)
+    entries = [unwrapped(entry) for entry in value]
+    if not all(isinstance(entry, str) for entry in entries):
+        raise BadValue("Every entry must be a string.")
+    # no name holds a comma, so a list of one command-line word may hold several
+    names = tuple(part.strip().strip("'\"") for entry in entries for part in entry.split(","))
     for name in names:
-        if not isinstance(name, str):
-            raise BadValue("Every entry must be a string.")
         if not name:
             raise BadValue("An entry is empty.")
         if not name.isprintable() or any(letter.isspace() for letter in name):
