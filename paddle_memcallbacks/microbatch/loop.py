@@ -92,6 +92,11 @@ class MicroBatchLoop:
         self.oom_count = 0
         self.oom_notes: Callable[[], Sequence[str]] = tuple
 
+    def attach(self, parallel: paddle.nn.Layer, optimizer: Any) -> None:
+        """The layer that is trained, and the optimizer, where a toolkit makes them after the loop."""
+        self._ranks = Ranks(parallel)
+        self._optimizer = optimizer
+
     @property
     def weight_choice(self) -> WeightChoice | None:
         """What the slices' losses are weighted by; None until a batch was sliced."""
