@@ -32,12 +32,13 @@ def step_line(step: int, metrics: Mapping[str, float]) -> str:
         parts.append(f"loss {metrics['train/loss']:.4g}")
     peak = metrics.get("memory/step_peak_gib", metrics.get("memory/peak_allocated_gib"))
     if peak is not None:
+        scale, unit = (1.0, "GiB") if peak >= 1 else (1024.0, "MiB")
         phases = [
-            f"{phase} {metrics[f'memory/peak_{phase}_gib']:.3g}"
+            f"{phase} {scale * metrics[f'memory/peak_{phase}_gib']:.4g}"
             for phase in ("forward", "backward", "step")
             if f"memory/peak_{phase}_gib" in metrics
         ]
-        parts.append(f"peak {peak:.3g} GiB" + (f" ({', '.join(phases)})" if phases else ""))
+        parts.append(f"peak {scale * peak:.4g} {unit}" + (f" ({', '.join(phases)})" if phases else ""))
     if "memory/budget_gib" in metrics:
         parts.append(f"budget {metrics['memory/budget_gib']:.3g} GiB")
     if "amp/loss_scale" in metrics:
