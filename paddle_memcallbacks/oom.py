@@ -87,9 +87,10 @@ def drop_traceback(error: BaseException) -> None:
 def error_line(error: BaseException) -> str:
     """The line of Paddle's long message that says what ran out."""
     for link in _chain(error):
-        for line in str(link).splitlines():
-            if _DEVICE_TEXTS.search(line) or _HOST_TEXTS.search(line):
-                return " ".join(line.split())[:300]
+        lines = [line for line in str(link).splitlines() if _DEVICE_TEXTS.search(line) or _HOST_TEXTS.search(line)]
+        if lines:
+            # the class's name comes first, the sentence with the sizes after it
+            return " ".join(lines[-1].split())[:300]
     first = str(error).strip().splitlines()
     return first[0][:300] if first else type(error).__name__
 

@@ -181,7 +181,5 @@ def pick_rows(
         if len(group) < group_size and row not in group and (profile(row), label(row)) not in seen:
             seen.add((profile(row), label(row)))
             group.append(row)
-    for row in others:
-        if len(group) < min(3, group_size) and row not in group:
-            group.append(row)
+    group += [row for row in others if row not in group][: max(0, group_size - len(group))]
     return ProbeRows((first, second), tuple(group))

@@ -82,14 +82,25 @@ class Probe:
         self._view = view
 
     def compare(
-        self, measures: Sequence[Measure], sizes: Sequence[float], labels: Sequence[object] | None
+        self,
+        measures: Sequence[Measure],
+        sizes: Sequence[float],
+        labels: Sequence[object] | None,
+        micro_batch_size: int,
     ) -> Findings | None:
         """Losses of a pair and of a larger group, apart and together; None where the batch has one row.
+
+        Args:
+            measures: what may be counted.
+            sizes: how large every row is.
+            labels: one per row, where the batch has such.
+            micro_batch_size: what training runs at once; the group is not much larger, since it must fit too.
 
         Raises:
             MicroBatchError: the model's forward fails on a part of the batch.
         """
-        picked = pick_rows({m: self._view.counts(m) for m in measures}, sizes, labels, _GROUP_ROWS)
+        group_size = min(max(3, 2 * micro_batch_size), _GROUP_ROWS)
+        picked = pick_rows({m: self._view.counts(m) for m in measures}, sizes, labels, group_size)
         if picked is None:
             return None
         varied = labels is None or len({labels[row] for row in picked.group}) > 1
@@ -107,6 +118,11 @@ class Probe:
                     raise
                 drop_traceback(error)
         return Findings(tuple(comparisons), len(comparisons[-1].apart) * unit, unit, varied, moved)
+
+    def compare_slices(self, measure: Measure, parts: Sequence[Slice]) -> Comparison:
+        """Losses of slices as training takes them, apart and together."""
+        with quiet(self._model) as state:
+            return self._together(state, [measure], parts, {part: self._loss(state, part) for part in parts})
 
     def compare_trimmed(
         self, measures: Sequence[Measure], layout: text.Layout, lengths: Sequence[Any], unit: int

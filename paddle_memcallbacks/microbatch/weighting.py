@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 
 from paddle_memcallbacks.alerts import announce, warn, warn_once
-from paddle_memcallbacks.batches import arrays, counting, text
+from paddle_memcallbacks.batches import counting
 from paddle_memcallbacks.batches.slicing import Slice, even_slices
 from paddle_memcallbacks.batches.weights import (
     FOUND_TOLERANCE,
@@ -25,9 +25,9 @@ from paddle_memcallbacks.config import AccumulationConfig
 from paddle_memcallbacks.microbatch.errors import MicroBatchError
 from paddle_memcallbacks.microbatch.probe import BatchView, Findings, Probe, row_labels
 from paddle_memcallbacks.microbatch.quiet import half_precision_weights
+from paddle_memcallbacks.microbatch.trimming import TextRows, Trimming
+from paddle_memcallbacks.oom import drop_traceback, error_line
 
-# fp32 losses repeat to about 1e-7; the weights that they decide must hold to the promised 1e-6
-TRIM_TOLERANCE = 1e-6
 # AMP O2: a loss of fp16 or bf16 weights repeats no better than this from one shape to another
 HALF_TOLERANCE = 1e-2
 # counts that live on a device are read in the first batches, then in every so manieth, while it is open which is right
@@ -83,11 +83,10 @@ class Weighting:
     def __init__(self, model: paddle.nn.Layer, config: AccumulationConfig) -> None:
         self._model = model
         self._wanted = config.weight
-        self._by_length = config.slice_by == "length"
         self._pad_id = _pad_id(model)
+        self._trimming = Trimming(config.slice_by == "length", self._pad_id)
         self._open: tuple[Measure, ...] = ()
         self._confirmed = False
-        self._trims: bool | None = None if self._by_length else False
         self._unit = 1
         self._batches = 0
         self._not_looked = 0
@@ -103,17 +102,17 @@ class Weighting:
             return WeightedSlices(even_slices(view.rows, view.rows), [1.0], "samples")
         self._batches += 1
         probe = Probe(self._model, forward_only, view)
-        layout, lengths = self._lengths(view)
+        rows = self._trimming.rows_of(view)
         if not self._confirmed and self._looks_now(view):
-            self._find(probe, view, lengths)
-        if self._trims is None and lengths:
-            self._find_trimming(probe, layout, lengths)
-        parts = self._parts(view, layout, lengths, micro_batch_size)
-        if len(self._open) > 1 and self._wanted == "found":
+            self._settle(probe, view, rows, micro_batch_size)
+        if self._trimming.allowed is None and rows is not None and self._open:
+            self._narrow(self._trimming.find(probe, rows, self._open, self._unit))
+        parts = self._trimming.slices(view, rows, micro_batch_size)
+        if len(self._open) > 1:
             if not self._looks_now(view):
                 self._not_looked += 1
             elif self._matters(view, parts):
-                self._find(probe, view, lengths)
+                self._find(probe, view, rows, micro_batch_size)
         assert self.choice is not None
         measure = self.choice.measure
         total = None if measure.kind == "sum" else sum(view.counts(measure))
@@ -124,42 +123,65 @@ class Weighting:
         """One line for the user: the weight, how it was found, and whether slices are trimmed."""
         if self.choice is None:
             return "weight not looked for yet"
-        return f"weighted by {self.choice}{', trimmed by length' if self._trims else ''}"
+        return f"weighted by {self.choice}{', trimmed by length' if self._trimming.allowed else ''}"
 
     # ---- the weight
 
-    def _find(self, probe: Probe, view: BatchView, lengths: Sequence[np.ndarray]) -> None:
+    def _settle(self, probe: Probe, view: BatchView, rows: TextRows | None, micro_batch_size: int) -> None:
+        """The first choice of a run."""
+        if self._wanted == "found":
+            self._find(probe, view, rows, micro_batch_size)
+        else:
+            self._accept(probe, view, micro_batch_size)
+
+    def _find(self, probe: Probe, view: BatchView, rows: TextRows | None, micro_batch_size: int) -> None:
         """Narrow the measures down by the probe on this batch."""
-        measures = self._open or self._candidates(view)
-        findings = probe.compare(
-            measures, self._sizes(view, lengths), row_labels(view, counting.label_fields(view.fields))
-        )
+        measures = self._open or counting.measures_of(view.fields, view.lists, self._pad_id)
+        sizes = rows.sizes if rows is not None else [0.0] * view.rows
+        labels = row_labels(view, counting.label_fields(view.fields))
+        findings = probe.compare(measures, sizes, labels, micro_batch_size)
         if findings is None:
             return
         self._unit = findings.unit
         _tell_of_state(findings.moved_state)
         choice = choose_weight(findings.comparisons, self._tolerance())
-        if self._wanted != "found":
-            self._confirmed = True
-            self._accept_configured(measures[0], choice, findings)
-        elif not np.isfinite([comparison.together for comparison in findings.comparisons]).all():
+        if not np.isfinite([comparison.together for comparison in findings.comparisons]).all():
             self._postpone()
         elif not choice.agreeing:
             raise MicroBatchError(refusal_text(choice, findings))
         else:
             self._adopt(choice, findings)
 
-    def _candidates(self, view: BatchView) -> tuple[Measure, ...]:
+    def _accept(self, probe: Probe, view: BatchView, micro_batch_size: int) -> None:
+        """Take the weight that the config names, and say what it changes on the first two slices."""
+        measure = self._configured(view)
+        self._open, self._confirmed = (measure,), True
+        try:
+            comparison = probe.compare_slices(measure, even_slices(view.rows, micro_batch_size)[:2])
+        except Exception as error:
+            drop_traceback(error)
+            self.choice = WeightChoice(measure, "configured", self._open)
+            warn(f"weight: {self._wanted} is taken; what it changes could not be measured: {error_line(error)}")
+            return
+        difference = comparison.error(measure)
+        self.choice = WeightChoice(measure, "configured", self._open, difference)
+        if difference <= self._tolerance():
+            announce(f"weight: {self._wanted} changes nothing in the first two micro-batches' loss ({difference:.1e})")
+        else:
+            warn(
+                f"weight: {self._wanted} is accepted, and is not exact: the first two micro-batches' loss is "
+                f"{comparison.together:.6g} together, and apart, weighted by {measure}, {difference:.2%} off"
+            )
+
+    def _configured(self, view: BatchView) -> Measure:
         measures = counting.measures_of(view.fields, view.lists, self._pad_id)
-        if self._wanted == "found":
-            return measures
         measure = counting.configured_measure(self._wanted, measures)
         if measure is None:
             have = ", ".join([*view.fields, *view.lists]) or "none"
             raise MicroBatchError(
                 f"gradient_accumulation.weight is {self._wanted}, but the batch has no field to count them in: {have}"
             )
-        return (measure,)
+        return measure
 
     def _adopt(self, choice: Choice, findings: Findings) -> None:
         before = self.choice
@@ -179,18 +201,13 @@ class Weighting:
         if self._not_looked and before is not None and before.measure != self.choice.measure:
             warn(f"{self._not_looked} batches that were not looked at were weighted by {before.measure}")
 
-    def _accept_configured(self, measure: Measure, choice: Choice, findings: Findings) -> None:
-        difference = choice.errors[measure]
-        self._open = (measure,)
-        self.choice = WeightChoice(measure, "configured", (measure,), difference)
-        if difference <= self._tolerance():
-            announce(f"weight: {self._wanted} is exact: together and apart agree to {difference:.1e}")
+    def _narrow(self, agreeing: tuple[Measure, ...]) -> None:
+        """Keep the open measures under which trimming is exact too."""
+        if not agreeing or self.choice is None:
             return
-        last = findings.comparisons[-1]
-        warn(
-            f"weight: {self._wanted} is accepted, and is not exact: over {findings.rows} rows the loss is "
-            f"{last.together:.6g} together, and apart, weighted by {measure}, {difference:.2%} off"
-        )
+        self._open = agreeing
+        how = "found" if self.choice.how == "open" and len(agreeing) == 1 else self.choice.how
+        self.choice = WeightChoice(agreeing[0], how, agreeing, self.choice.difference)
 
     def _postpone(self) -> None:
         warn_once(
@@ -211,56 +228,6 @@ class Weighting:
 
     def _tolerance(self) -> float:
         return HALF_TOLERANCE if half_precision_weights(self._model) else FOUND_TOLERANCE
-
-    def _sizes(self, view: BatchView, lengths: Sequence[np.ndarray]) -> list[float]:
-        if lengths:
-            return lengths[0].astype(float).tolist()
-        return [0.0] * view.rows
-
-    # ---- slicing by length
-
-    def _lengths(self, view: BatchView) -> tuple[text.Layout, tuple[np.ndarray, ...]]:
-        """The batch's sequence fields and each row's length; nothing where it is not to be trimmed."""
-        if self._trims is False:
-            return text.Layout(), ()
-        kinds = {path: arrays.kind_of(value) for path, value in view.fields.items()}
-        layout = text.layout_of(view.shapes, kinds, view.rows, self._pad_id)
-        if not layout.groups:
-            _tell_untrimmed(layout.refusal)
-            return layout, ()
-        values = {path: arrays.to_host(view.fields[path]) for group in layout.groups for path in group.keep}
-        lengths = text.row_lengths(layout, values, view.rows, self._pad_id)
-        _tell_untrimmed(lengths.refusal)
-        return layout, lengths.rows
-
-    def _find_trimming(self, probe: Probe, layout: text.Layout, lengths: Sequence[np.ndarray]) -> None:
-        """Allow trimming if short rows have the same loss without their padding."""
-        if self.choice is None or self.choice.how == "unknown":
-            return
-        comparisons = probe.compare_trimmed(self._open, layout, lengths, self._unit)
-        if not comparisons:
-            return
-        choice = choose_weight(comparisons, TRIM_TOLERANCE)
-        seen = all(comparison.together != 0.0 for comparison in comparisons)
-        self._trims = bool(choice.agreeing) and seen
-        if not self._trims:
-            error = f" ({choice.nearest[1]:.1e} off)" if seen else ", or could not be compared"
-            announce(f"slices are not taken by length: padding changes this model's loss{error}")
-            return
-        self._open = choice.agreeing
-        how = "found" if self.choice.how == "open" and len(choice.agreeing) == 1 else self.choice.how
-        self.choice = WeightChoice(choice.agreeing[0], how, choice.agreeing, self.choice.difference)
-        announce(
-            f"slices are taken by length and trimmed to their longest row: the loss without padding agrees to "
-            f"{choice.errors[choice.agreeing[0]]:.1e}, weighted by {self.choice.measure}"
-        )
-
-    def _parts(
-        self, view: BatchView, layout: text.Layout, lengths: Sequence[np.ndarray], micro_batch_size: int
-    ) -> list[Slice]:
-        if self._trims and lengths:
-            return text.length_slices(layout, lengths, micro_batch_size)
-        return even_slices(view.rows, micro_batch_size)
 
 
 def refusal_text(choice: Choice, findings: Findings) -> str:
@@ -283,11 +250,6 @@ def _tell_of_state(names: Sequence[str]) -> None:
             "state_per_micro_batch",
             f"every forward changes the model's own state ({shown}): it moves once a micro-batch, not once a batch",
         )
-
-
-def _tell_untrimmed(reason: str) -> None:
-    if reason:
-        warn_once(f"untrimmed:{reason}", f"slices are not taken by length: {reason}")
 
 
 def _pad_id(model: paddle.nn.Layer) -> int | None:

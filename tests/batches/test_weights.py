@@ -105,7 +105,7 @@ def test_rows_are_small_and_differ_in_their_counts() -> None:
     picked = pick_rows(counts((5, 5, 9, 5, 7)), sizes=(3, 1, 2, 1, 9))
     assert picked is not None
     assert picked.pair == (1, 2)
-    assert set(picked.group) == {1, 2, 4}
+    assert picked.group[:3] == (1, 2, 4)
 
 
 def test_rows_that_count_nothing_come_last() -> None:
@@ -115,16 +115,16 @@ def test_rows_that_count_nothing_come_last() -> None:
 
 
 def test_rows_of_other_labels_are_taken_too_for_class_weights() -> None:
-    picked = pick_rows({SAMPLES: (1,) * 5}, sizes=(1,) * 5, labels=[0, 0, 0, 1, 2])
+    picked = pick_rows({SAMPLES: (1,) * 5}, sizes=(1,) * 5, labels=[0, 0, 0, 1, 2], group_size=3)
     assert picked is not None
     assert picked.pair == (0, 3)
-    assert set(picked.group) == {0, 3, 4}
+    assert picked.group == (0, 3, 4)
 
 
-def test_equal_rows_still_make_a_group_of_three() -> None:
-    picked = pick_rows({SAMPLES: (1,) * 5}, sizes=(1,) * 5)
+def test_equal_rows_still_fill_the_group() -> None:
+    picked = pick_rows({SAMPLES: (1,) * 8}, sizes=(1,) * 8, group_size=6)
     assert picked is not None
-    assert len(picked.group) == 3
+    assert picked.group == (0, 1, 2, 3, 4, 5)
     assert pick_rows({SAMPLES: (1,)}, sizes=(1,)) is None
 
 
