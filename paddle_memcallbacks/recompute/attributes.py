@@ -1,20 +1,17 @@
-"""What a unit's layers hold besides tensors' contents: attributes, which tensors they refer to, and their containers.
+"""What a unit's layers hold besides tensors' contents: attributes, their containers, and which tensors they refer to.
 
 The training flag is one such attribute, so the second pass runs under the flags of the first.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import paddle
 
-# containers whose contents a forward may change; of a subclass it is not known how to put contents back
-_CHANGEABLE = frozenset((list, dict, OrderedDict, defaultdict, set, deque, np.ndarray))
-_MAX_DEPTH = 4
+from paddle_memcallbacks.recompute.nested import CONTAINERS, OnTensor, rebuild
+
 _TENSOR_DICTS = ("_buffers", "_parameters", "_sub_layers")
 # what paddle keeps in a layer: hooks and names, which a forward has no business with
 _PADDLE_OWN = frozenset(
@@ -33,96 +30,85 @@ _PADDLE_OWN = frozenset(
     )
 )
 
+Content = list[tuple[dict[str, Any], dict[str, Any]]]
 
-class Attributes:
-    """The attributes of some layers at one moment, to the depth that a forward usually changes them.
 
-    Attributes that are objects of other classes are kept by reference: what changes inside those is not seen.
+class KeptAttributes:
+    """The attributes of some layers before a first pass, to be given to them for the second one.
 
-    Args:
-        layers: the layers, a unit's own and all inside it.
-        cut: keep tensors that a graph made as leaves. A state that waits for backward must not hold the graph of the
-            call before, which holds the state before that; a state that is put back at once must be the same objects.
+    Containers are kept as copies, and each second pass works on copies of these: what the layers and others hold is not
+    touched. Tensors that a graph made are kept as leaves: a state that waits for backward must not hold the graph of
+    the call before, which holds the state before that. Objects of other classes are kept by reference: what a forward
+    changes inside those is not seen.
     """
 
-    def __init__(self, layers: Sequence[paddle.nn.Layer], cut: bool) -> None:
-        self._kept: list[tuple[Any, Any]] = []
-        self._value = _cut_from_graph if cut else _as_it_is
-        seen: set[int] = set()
-        for layer in layers:
-            own = layer.__dict__
-            self._kept.append((own, dict(own)))
-            for key in _TENSOR_DICTS:
-                self._kept.append((own[key], self._mapping(own[key])))
-            for key, value in own.items():
-                if type(value) in _CHANGEABLE and key not in _PADDLE_OWN:
-                    self._keep(value, seen, _MAX_DEPTH)
+    def __init__(self, layers: Sequence[paddle.nn.Layer]) -> None:
+        self._content = _copied(_dicts_of(layers), _cut_from_graph)
 
     def put_back(self) -> None:
-        """Make the layers' attributes what they were; what has not changed is not touched."""
-        for live, content in self._kept:
-            _RESTORE.get(type(live), _restore_mapping)(live, content)
-
-    def _keep(self, value: Any, seen: set[int], depth: int) -> None:
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        kind = type(value)
-        if kind is np.ndarray:
-            if value.flags.writeable:
-                self._kept.append((value, value.copy()))
-            return
-        is_mapping = isinstance(value, dict)
-        self._kept.append((value, self._mapping(value) if is_mapping else [self._value(item) for item in value]))
-        if depth > 1:
-            for item in value.values() if is_mapping else value:
-                if type(item) in _CHANGEABLE:
-                    self._keep(item, seen, depth - 1)
-
-    def _mapping(self, values: dict[Any, Any]) -> dict[Any, Any]:
-        return {key: self._value(value) for key, value in values.items()}
+        """Give the layers the attributes from before the first pass."""
+        _restore(_copied([(live, content) for live, content in self._content], _as_it_is))
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+class AttributesNow:
+    """The attributes of some layers at this moment, to be put back as the very same objects."""
+
+    def __init__(self, layers: Sequence[paddle.nn.Layer]) -> None:
+        self._content: Content = [(live, dict(content)) for live, content in _dicts_of(layers)]
+
+    def put_back(self) -> None:
+        """Make the layers' attributes what they were."""
+        _restore(self._content)
 
 
-def _cut_from_graph(value: Any) -> Any:
+def _dicts_of(layers: Sequence[paddle.nn.Layer]) -> Content:
+    found = []
+    for layer in layers:
+        own = layer.__dict__
+        found.append((own, own))
+        found.extend((own[key], own[key]) for key in _TENSOR_DICTS)
+    return found
+
+
+def _copied(dicts: Content, on_tensor: OnTensor) -> Content:
+    memo: dict[int, Any] = {}
+    return [
+        (
+            live,
+            {
+                key: rebuild(value, on_tensor, memo) if _is_changeable(key, value) else value
+                for key, value in content.items()
+            },
+        )
+        for live, content in dicts
+    ]
+
+
+def _is_changeable(key: str, value: Any) -> bool:
+    return (type(value) in CONTAINERS and key not in _PADDLE_OWN) or isinstance(value, paddle.Tensor)
+
+
+def _restore(contents: Content) -> None:
+    for live, content in contents:
+        for key in [key for key in live if key not in content]:
+            del live[key]
+        for key, value in content.items():
+            if key not in live or live[key] is not value:
+                live[key] = value
+        if any(one != other for one, other in zip(live, content, strict=True)):
+            # named_buffers and state_dict go by this order
+            live.clear()
+            live.update(content)
+
+
+def _as_it_is(tensor: paddle.Tensor) -> paddle.Tensor:
+    return tensor
+
+
+def _cut_from_graph(tensor: paddle.Tensor) -> paddle.Tensor:
     """A leaf on the same storage, with ``stop_gradient`` as before: a forward over it records the same operations."""
-    if not isinstance(value, paddle.Tensor) or value.is_leaf:
-        return value
-    cut = value.detach()
-    cut.stop_gradient = value.stop_gradient
-    return cut
-
-
-def _restore_mapping(live: dict[Any, Any], content: dict[Any, Any]) -> None:
-    if len(live) == len(content) and all(a is b and live[b] is content[b] for a, b in zip(live, content, strict=True)):
-        return
-    for key in [key for key in live if key not in content]:
-        del live[key]
-    for key, value in content.items():
-        live[key] = value
-
-
-def _restore_list(live: Any, content: list[Any]) -> None:
-    if len(live) != len(content) or any(a is not b for a, b in zip(live, content, strict=True)):
-        live.clear()
-        live.extend(content)
-
-
-def _restore_set(live: set[Any], content: list[Any]) -> None:
-    live.clear()
-    live.update(content)
-
-
-def _restore_array(live: np.ndarray, content: np.ndarray) -> None:
-    live[...] = content
-
-
-_RESTORE: dict[type, Callable[[Any, Any], None]] = {
-    list: _restore_list,
-    deque: _restore_list,
-    set: _restore_set,
-    np.ndarray: _restore_array,
-}
+    if tensor.is_leaf:
+        return tensor
+    leaf = tensor.detach()
+    leaf.stop_gradient = tensor.stop_gradient
+    return leaf

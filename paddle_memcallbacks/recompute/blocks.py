@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from paddle_memcallbacks.recompute.names import LayerInfo
 
 # below two weight matrices (a convolution with its norm, say) the saved input is most of what a block holds
 _BLOCK_MATRICES = 2
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass
@@ -94,10 +96,14 @@ def _holds_list_of_blocks(node: _Node, matrices: int) -> bool:
 
 def _is_list_of_blocks(node: _Node, matrices: int) -> bool:
     # experts run side by side: the layer around them is the block
-    if not node.info.listing or "expert" in node.name.rpartition(".")[2].lower():
+    if "expert" in node.name.rpartition(".")[2].lower():
         return False
-    classes = Counter(child.info.class_name for child in node.children if _could_be_block(child, matrices))
-    return any(count >= 2 for count in classes.values())
+    could_be = [child for child in node.children if _could_be_block(child, matrices)]
+    if node.info.listing:
+        return any(count >= 2 for count in Counter(child.info.class_name for child in could_be).values())
+    # children numbered like a list; two may be the two attentions of a decoder layer
+    numbered = Counter((child.info.class_name, _NUMBER.sub("#", child.name)) for child in could_be)
+    return any(count >= 3 for count in numbered.values())
 
 
 def _blocks(node: _Node, counts: Counter[str], matrices: int) -> Iterator[tuple[str, int]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from collections import OrderedDict, UserDict
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import paddle
 from paddle.base.framework import EagerParamBase
+
+from paddle_memcallbacks.recompute.nested import rebuild
 
 
 class KeptInputs:
@@ -21,12 +20,17 @@ class KeptInputs:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._versions: list[tuple[str, paddle.Tensor, int]] = []
-        self._args = tuple(self._keep(f"argument {index}", arg) for index, arg in enumerate(args))
-        self._kwargs = {name: self._keep(f"argument '{name}'", value) for name, value in kwargs.items()}
+        memo: dict[int, Any] = {}
+        self._args = [self._keep(f"argument {index}", arg, memo) for index, arg in enumerate(args)]
+        self._kwargs = {name: self._keep(f"argument '{name}'", value, memo) for name, value in kwargs.items()}
 
-    def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def again(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for one more pass, in containers of their own."""
-        return tuple(_fresh(arg) for arg in self._args), {name: _fresh(value) for name, value in self._kwargs.items()}
+        memo: dict[int, Any] = {}
+        return (
+            [rebuild(arg, _as_it_is, memo) for arg in self._args],
+            {name: rebuild(value, _as_it_is, memo) for name, value in self._kwargs.items()},
+        )
 
     def changed(self) -> str | None:
         """Which input was changed in place since the call, or None."""
@@ -35,42 +39,19 @@ class KeptInputs:
                 return where
         return None
 
-    def _keep(self, where: str, value: Any) -> Any:
-        return rebuild(value, lambda tensor: self._keep_tensor(where, tensor))
+    def _keep(self, where: str, value: Any, memo: dict[int, Any]) -> Any:
+        return rebuild(value, lambda tensor: self._keep_tensor(where, tensor), memo)
 
     def _keep_tensor(self, where: str, tensor: paddle.Tensor) -> paddle.Tensor:
-        self._versions.append((where, tensor, tensor.inplace_version))
-        if tensor.stop_gradient or isinstance(tensor, EagerParamBase):
-            return tensor
-        leaf = tensor.detach()
-        leaf.stop_gradient = False
-        # the version is shared; watching the leaf does not hold the graph
-        self._versions[-1] = (where, leaf, tensor.inplace_version)
-        return leaf
+        version = tensor.inplace_version
+        if not tensor.stop_gradient and not isinstance(tensor, EagerParamBase):
+            # the leaf shares the version, and unlike the tensor it does not hold the graph before the unit
+            leaf = tensor.detach()
+            leaf.stop_gradient = False
+            tensor = leaf
+        self._versions.append((where, tensor, version))
+        return tensor
 
 
-def rebuild(value: Any, on_tensor: Callable[[paddle.Tensor], paddle.Tensor]) -> Any:
-    """The same nested value in fresh lists, tuples and dicts, each tensor replaced by ``on_tensor(tensor)``.
-
-    A UserDict (batch encodings) is copied; mappings of other classes are passed as they are, their tensors looked at.
-    """
-    kind = type(value)
-    if isinstance(value, paddle.Tensor):
-        return on_tensor(value)
-    if kind is list:
-        return [rebuild(item, on_tensor) for item in value]
-    if kind is tuple:
-        return tuple(rebuild(item, on_tensor) for item in value)
-    if kind in (dict, OrderedDict):
-        return kind((key, rebuild(item, on_tensor)) for key, item in value.items())
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*(rebuild(item, on_tensor) for item in value))
-    if isinstance(value, Mapping):
-        for item in value.values():
-            rebuild(item, on_tensor)
-        return copy.copy(value) if isinstance(value, UserDict) else value
-    return value
-
-
-def _fresh(value: Any) -> Any:
-    return rebuild(value, lambda tensor: tensor)
+def _as_it_is(tensor: paddle.Tensor) -> paddle.Tensor:
+    return tensor

@@ -54,10 +54,11 @@ def choose_units(
 ) -> UnitSelection:
     """The units that ``patterns`` mean.
 
-    A pattern is a dotted name in which ``*``, ``?`` and ``[..]`` match within one part and ``**`` matches any number of
-    parts, or the name of a class. A container that is never called stands for its children. Of nested matches the
-    outermost is kept. ``first`` and ``last`` keep the first and last so many of the ordered units (both: either end),
-    ``every_n`` then keeps each n-th, beginning with the first.
+    A pattern is the name of a class, or a dotted name in which ``*``, ``?`` and ``[..]`` match within one part and
+    ``**`` matches any number of parts (none included, but at the end at least one: ``encoder.**`` is what lies inside).
+    A container that is never called stands for its children. Of nested matches the outermost is kept. ``first`` and
+    ``last`` keep the first and last so many of the ordered units (both: either end), ``every_n`` then keeps each n-th,
+    beginning with the first.
 
     Raises:
         RecomputeError: a pattern fits nothing, or names given one by one lie in each other.
@@ -78,7 +79,7 @@ def choose_units(
         for hit in hits:
             if hit.name:
                 matched[hit.name] = matched.get(hit.name, False) or (listed and hit.name == pattern)
-    _refuse_listed_nesting([name for name, listed in matched.items() if listed])
+    _refuse_listed_nesting([name for name, listed in matched.items() if listed and by_name[name].called])
     expanded = _expand([by_name[name] for name in matched], layers)
     kept, nested = _outermost([layer.name for layer in layers if layer.name in expanded])
     if nested:
@@ -111,7 +112,7 @@ def thin_out(names: Sequence[str], every_n: int = 1, first: int | None = None, l
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a dotted name fits a pattern; ``**`` stands for any number of parts, none included."""
+    """Whether a dotted name fits a pattern, as `choose_units` has it."""
     return _parts_match(name.split("."), pattern.split("."))
 
 
@@ -147,6 +148,8 @@ def _is_wild(pattern: str) -> bool:
 
 
 def _parts_match(name: Sequence[str], pattern: Sequence[str]) -> bool:
+    if pattern[-1] == "**":
+        pattern = [*pattern, "*"]
     # reach[j]: the first j parts of the pattern fit the parts of the name seen so far
     reach = [True] + [False] * len(pattern)
     for j, part in enumerate(pattern):

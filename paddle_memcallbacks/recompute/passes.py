@@ -10,19 +10,22 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
 
 from paddle_memcallbacks.recompute.amp_state import AmpState
-from paddle_memcallbacks.recompute.attributes import Attributes
-from paddle_memcallbacks.recompute.backward import remember_error
+from paddle_memcallbacks.recompute.attributes import AttributesNow, KeptAttributes
+from paddle_memcallbacks.recompute.backward import done, moved_on, remember_error
 from paddle_memcallbacks.recompute.errors import RecomputeError, unit_error
 from paddle_memcallbacks.recompute.inputs import KeptInputs
 from paddle_memcallbacks.recompute.rng import RngState
 from paddle_memcallbacks.recompute.tensors import Learned, TensorState, alias
 
 _NESTED_HOOKS = "only one pair of hooks"
+# paddle 2.6 takes the storage out of the tensor that an unpack hook returns
+_KEEPS_STORAGE = hasattr(paddle.Tensor, "_unsafe_share_buffer_to")
 
 
 class _Here(threading.local):
@@ -82,6 +85,17 @@ class _Missing:
 _MISSING = _Missing()
 
 
+@dataclass
+class _Kept:
+    """All that a unit keeps between its passes."""
+
+    inputs: KeptInputs
+    attributes: KeptAttributes
+    tensors: TensorState
+    rng: RngState
+    amp: AmpState
+
+
 class _Unit:
     def __init__(
         self,
@@ -94,25 +108,25 @@ class _Unit:
         self._layer = layer
         self._name = name
         self._forward = forward
-        self._inputs = inputs
         layers = layers_of(layer)
-        self._attributes = Attributes(layers, cut=True)
-        self._tensors = TensorState(layers, learned)
-        self._rng = RngState.now()
-        self._amp = AmpState.now()
+        self._kept: _Kept | None = _Kept(
+            inputs, KeptAttributes(layers), TensorState(layers, learned), RngState.now(), AmpState.now()
+        )
         self._saved: list[weakref.ref[_Saved]] = []
+        self._waiting = 0
         self._first_pass_done = False
 
     def first_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kept = self._must_keep()
         with self._hooks(self._pack, self._unpack), _marked(second_pass=False):
             outputs = self._forward(*args, **kwargs)
-        changed = self._inputs.changed()
+        changed = kept.inputs.changed()
         if changed is not None:
             raise self._error(
                 f"its forward changes its input in place ({changed}), so the second pass would begin from other values",
                 "use the operation that makes a new tensor, or leave this layer out of recompute",
             )
-        moved = self._tensors.settle()
+        moved = kept.tensors.settle()
         if moved is not None:
             raise self._error(
                 f"its forward changes {self._tensor_name(moved)} in place, which is trained or too large to be copied "
@@ -132,7 +146,9 @@ class _Unit:
     def _unpack(self, saved: _Saved) -> paddle.Tensor | None:
         if saved.tensor is _MISSING:
             try:
-                self._second_pass()
+                kept = self._must_keep()
+                moved_on(to=self)
+                self._second_pass(kept)
             except BaseException as error:
                 # paddle leaves gradients off when a hook raises, and every later backward would do nothing
                 paddle.framework._dygraph_tracer()._has_grad = True
@@ -140,10 +156,24 @@ class _Unit:
                 raise
         # given away: what backward has used is free again
         tensor, saved.tensor = saved.tensor, _MISSING
+        self._waiting -= 1
+        if self._waiting == 0:
+            done(self)
         return tensor
 
-    def _second_pass(self) -> None:
-        self._refuse_what_moved()
+    def let_go(self) -> None:
+        """Drop what was kept for the second pass: backward has passed, and the graph is not retained."""
+        self._kept = None
+
+    def _must_keep(self) -> _Kept:
+        if self._kept is None:
+            raise self._error(
+                "its graph has been let go by an earlier backward", "keep it with backward(retain_graph=True)"
+            )
+        return self._kept
+
+    def _second_pass(self, kept: _Kept) -> None:
+        self._refuse_what_moved(kept)
         count = 0
         misfit = None
 
@@ -156,14 +186,15 @@ class _Unit:
             if not saved.fits(tensor):
                 misfit = misfit or f"{saved.dtype} {saved.shape}, then {_described(tensor)}"
                 return
-            saved.tensor = self._without_graph(tensor)
+            saved.tensor = _without_graph(tensor)
+            self._waiting += 1
 
-        args, kwargs = self._inputs.again()
+        args, kwargs = kept.inputs.again()
         with (
-            self._as_before_first_pass(),
+            self._as_before_first_pass(kept),
             _marked(second_pass=True),
             paddle.set_grad_enabled(True),
-            self._amp.put_back(),
+            kept.amp.put_back(),
             self._hooks(refill, _refuse_unpack),
         ):
             self._forward(*args, **kwargs)
@@ -174,31 +205,18 @@ class _Unit:
                 "its forward depends on something outside the layer (a global, a cache); leave it out of recompute",
             )
 
-    def _without_graph(self, tensor: paddle.Tensor | None) -> paddle.Tensor | None:
-        """The same values without the second pass's graph, which nobody walks."""
-        if tensor is None:
-            return None
-        if not tensor.is_leaf:
-            leaf = tensor.detach()
-        elif self._tensors.exchanges(tensor):
-            leaf = alias(tensor)
-        else:
-            return tensor
-        leaf.stop_gradient = tensor.stop_gradient
-        return leaf
-
-    def _refuse_what_moved(self) -> None:
+    def _refuse_what_moved(self, kept: _Kept) -> None:
         if not self._first_pass_done:
             raise self._error(
                 "its forward takes gradients of what it has just computed", "leave this layer out of recompute"
             )
-        changed = self._inputs.changed()
+        changed = kept.inputs.changed()
         if changed is not None:
             raise self._error(
                 f"its input ({changed}) was changed in place between forward and backward",
                 "use the operation that makes a new tensor, or leave this layer out of recompute",
             )
-        moved = self._tensors.moved()
+        moved = kept.tensors.moved()
         if moved is not None:
             raise self._error(
                 f"{self._tensor_name(moved)} was changed in place between forward and backward",
@@ -206,13 +224,13 @@ class _Unit:
             )
 
     @contextmanager
-    def _as_before_first_pass(self) -> Iterator[None]:
+    def _as_before_first_pass(self, kept: _Kept) -> Iterator[None]:
         """The unit's state and the random numbers of the first pass; today's after it."""
         rng = RngState.now()
-        attributes = Attributes(layers_of(self._layer), cut=False)
-        self._attributes.put_back()
-        undo_tensors = self._tensors.put_back()
-        self._rng.put_back()
+        attributes = AttributesNow(layers_of(self._layer))
+        kept.attributes.put_back()
+        undo_tensors = kept.tensors.put_back()
+        kept.rng.put_back()
         try:
             yield
         finally:
@@ -265,6 +283,14 @@ def _marked(second_pass: bool) -> Iterator[None]:
         yield
     finally:
         _here.inside_unit, _here.second_pass = before
+
+
+def _without_graph(tensor: paddle.Tensor | None) -> paddle.Tensor | None:
+    """The same values without the second pass's graph, which nobody walks."""
+    if tensor is None or (_KEEPS_STORAGE and hasattr(tensor, "main_grad")):
+        # fused layers add to the saved weight's main_grad: it must be the weight itself
+        return tensor
+    return alias(tensor)
 
 
 def _refuse_unpack(_: Any) -> None:

@@ -65,7 +65,7 @@ class RecomputeSwitch:
         """
         if self.active:
             return self
-        self._check()
+        self._check(self._units)
         hold_entries()
         self.active = True
         try:
@@ -93,21 +93,19 @@ class RecomputeSwitch:
         if model is None:
             raise RecomputeError("recompute: the model is gone")
         units = _resolve(model, names)
-        if not self.active:
-            self._units = units
-            return
-        kept = {id(layer) for layer in units.values()}
-        held = {id(layer) for layer in self._on}
-        for layer in self._on:
-            if id(layer) not in kept:
-                _unswap(layer)
-        self._on = [layer for layer in self._on if id(layer) in kept]
+        if self.active:
+            self._check(units)
+            wanted = {id(layer) for layer in units.values()}
+            held = {id(layer) for layer in self._on}
+            for layer in self._on:
+                if id(layer) not in wanted:
+                    _unswap(layer)
+            self._on = [layer for layer in self._on if id(layer) in wanted]
+            for name, layer in units.items():
+                if id(layer) not in held:
+                    _swap(layer, name)
+                    self._on.append(layer)
         self._units = units
-        self._check()
-        for name, layer in units.items():
-            if id(layer) not in held:
-                _swap(layer, name)
-                self._on.append(layer)
 
     def idle_units(self) -> tuple[str, ...]:
         """Units that have not run since they were switched on: their forward is never called, so they save nothing."""
@@ -123,10 +121,12 @@ class RecomputeSwitch:
     ) -> None:
         self.remove()
 
-    def _check(self) -> None:
+    def _check(self, units: dict[str, paddle.nn.Layer]) -> None:
         mine = {id(layer) for layer in self._on}
         model = self._model()
-        for name, layer in self._units.items():
+        for name, layer in units.items():
+            if type(layer.__dict__.get("forward")).__name__.endswith("StaticFunction"):
+                raise _refused(name, layer, "its forward was made static (paddle.jit)", "leave it out of recompute")
             if id(layer) not in mine and _MARK in layer.__dict__:
                 raise _refused(name, layer, "another switch recomputes it already", "remove that one first")
             own = _own_recompute(model, name, layer)
@@ -214,12 +214,8 @@ def _refused(name: str, layer: paddle.nn.Layer, what: str, remedy: str) -> Recom
 
 
 def _swap(layer: paddle.nn.Layer, name: str) -> None:
-    own_forward = layer.__dict__.get("forward")
-    if type(own_forward).__name__.endswith("StaticFunction"):
-        raise _refused(name, layer, "its forward was made static (paddle.jit)", "leave it out of recompute")
     # an attribute of the instance would hide the class's forward
-    layer.__dict__.pop("forward", None)
-    layer.__dict__[_MARK] = _Mark(name, own_forward)
+    layer.__dict__[_MARK] = _Mark(name, layer.__dict__.pop("forward", None))
     layer.__class__ = _recomputed_class(type(layer))
 
 
@@ -266,6 +262,7 @@ def _make_class(plain: Any) -> type:
         own = getattr(plain, "__deepcopy__", None)
         if own is not None:
             other = own(self, memo)
+            other.__dict__.setdefault(_MARK, copy.deepcopy(self.__dict__.get(_MARK), memo))
         else:
             other = plain.__new__(plain)
             memo[id(self)] = other

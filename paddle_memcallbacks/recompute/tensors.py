@@ -126,10 +126,6 @@ class TensorState:
             for live, before in self._copies:
                 paddle.assign(before, live)
 
-    def exchanges(self, tensor: paddle.Tensor) -> bool:
-        """Whether ``tensor`` gets other storage for the second pass."""
-        return any(tensor is live for live, _ in self._copies)
-
 
 def _tensors(layers: Sequence[paddle.nn.Layer]) -> Iterator[tuple[tuple[int, str, bool], paddle.Tensor, bool]]:
     seen: set[int] = set()
@@ -164,9 +160,20 @@ def _give(live: paddle.Tensor, content: paddle.Tensor) -> None:
 
 
 def alias(tensor: paddle.Tensor) -> paddle.Tensor:
-    """Another tensor on the same storage; unlike `detach` it keeps that storage when the first one is given another."""
-    other = core.eager.Tensor(tensor.dtype, tensor.shape, "", _DENSE, False)
-    tensor._share_buffer_to(other)
+    """A leaf on the same storage that is a tensor of its own, with the same ``stop_gradient``.
+
+    `detach` is not: it follows when the first tensor is given other storage, and paddle 2.6 takes the storage out of
+    what an unpack hook returns. Paddle's own recompute loses a transposed tensor's strides here, which a PyLayer reads.
+    """
+    if not tensor.is_dense() or not tensor._is_initialized():
+        other = tensor.detach()
+    elif tensor.is_contiguous():
+        other = core.eager.Tensor(tensor.dtype, tensor.shape, "", _DENSE, False)
+        tensor._share_buffer_to(other)
+    else:
+        with paddle.no_grad(), amp_off():
+            other = tensor.unsqueeze(0)[0]
+    other.stop_gradient = tensor.stop_gradient
     return other
 
 

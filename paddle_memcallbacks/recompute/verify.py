@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from paddle_memcallbacks.recompute.attributes import Attributes
+from paddle_memcallbacks.recompute.attributes import KeptAttributes
 from paddle_memcallbacks.recompute.errors import RecomputeError
 from paddle_memcallbacks.recompute.passes import layers_of
 from paddle_memcallbacks.recompute.rng import RngState
@@ -154,7 +154,7 @@ def _relative(one: np.ndarray | None, other: np.ndarray | None) -> float | None:
 def _undisturbed(model: paddle.nn.Layer) -> Iterator[Callable[[Callable[[], Any]], Snapshot]]:
     """Hands out a function that runs a step from one and the same state; everything is put back at the end."""
     layers = layers_of(model)
-    attributes = Attributes(layers, cut=False)
+    attributes = KeptAttributes(layers)
     tensors = TensorState(layers, Learned())
     rng = RngState.now()
     gradients = [(parameter, _gradients_on_host(parameter)) for parameter in model.parameters()]
