@@ -8,7 +8,7 @@
 | ``memory/peak_reserved_gib`` | the largest reserved since the process started |
 | ``memory/step_peak_gib`` | the largest allocated within this step |
 | ``memory/base_gib`` | allocated where this step began |
-| ``memory/held_after_forward_gib`` | allocated at the end of a forward, above where the step began; the largest slice |
+| ``memory/held_after_forward_gib`` | what a forward leaves allocated: its end above its beginning; the largest slice |
 | ``memory/peak_forward_gib`` | the largest allocated during a forward of this step |
 | ``memory/peak_backward_gib`` | the largest allocated during a backward of this step |
 | ``memory/peak_step_gib`` | the largest allocated during the optimizer's step |
@@ -16,12 +16,13 @@
 | ``memory/host_rss_gib`` | resident memory of this process on the host |
 
 The peaks of a step and its phases need counters that can be reset: paddle 3.0 and later. On 2.6 they are left out.
+A device without counters has none of these but the host's.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -30,10 +31,28 @@ import paddle
 import psutil
 from paddle.base import core
 
-from paddle_memcallbacks.alerts import Alert
+from paddle_memcallbacks.alerts import warn_once
+from paddle_memcallbacks.growth import GrowthWatch, growth_bytes_per_step
+
+__all__ = [
+    "GIB",
+    "GrowthWatch",
+    "MemoryReading",
+    "Phase",
+    "PhaseMeter",
+    "StepMemory",
+    "allocated_bytes",
+    "can_reset_peak",
+    "device_total_bytes",
+    "growth_bytes_per_step",
+    "host_rss_bytes",
+    "memory_metrics",
+    "memory_reading",
+    "peak_since_reset_bytes",
+    "reset_peak",
+]
 
 GIB = 2**30
-MIB = 2**20
 Phase = Literal["forward", "backward", "step"]
 
 # tag -> field of MemoryReading
@@ -72,12 +91,13 @@ class StepMemory:
     """One step's memory, in allocated bytes; peaks are absolute.
 
     Attributes:
-        peak_bytes: the largest within the step.
+        peak_bytes: the largest within the step; since the process started where ``peaks_measured`` is False.
         base_bytes: where the step began.
         peak_forward_bytes: the largest during a forward; None where it was not measured.
         peak_backward_bytes: the same for backward.
         peak_step_bytes: the same for the optimizer's step.
-        held_after_forward_bytes: above ``base_bytes`` at the end of a forward, the largest of the slices.
+        held_after_forward_bytes: the end of a forward above its beginning, the largest of the slices.
+        peaks_measured: False on paddle 2.6, whose peaks cannot be reset.
     """
 
     peak_bytes: int
@@ -86,6 +106,7 @@ class StepMemory:
     peak_backward_bytes: int | None = None
     peak_step_bytes: int | None = None
     held_after_forward_bytes: int | None = None
+    peaks_measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,9 +131,12 @@ _peaks_before_reset: dict[_Counters, tuple[int, int]] = {}
 
 @lru_cache(maxsize=32)
 def _counters_of(device: str) -> _Counters:
-    """Counters of ``cpu``, ``gpu:0``, ``xpu:1``, ``npu:0``, ...; a device without any reads zeros."""
+    """Counters of ``cpu``, ``gpu:0``, ``xpu:1``, ``npu:0``, ...; a device without any reads zeros, and says so."""
     kind, _, index = device.partition(":")
-    return _Counters("host", 0) if kind == "cpu" else _Counters("device", int(index or 0))
+    counters = _Counters("host", 0) if kind == "cpu" else _Counters("device", int(index or 0))
+    if not hasattr(core, f"{counters.family}_memory_stat_current_value"):
+        warn_once(f"no_counters_{kind}", f"this paddle has no memory counters for {device}: memory/* is left out")
+    return counters
 
 
 def _counters() -> _Counters:
@@ -184,35 +208,50 @@ class PhaseMeter:
         if self._can_reset:
             reset_peak()
         base = allocated_bytes()
-        self._memory = StepMemory(base, base)
+        self._memory = StepMemory(base, base, peaks_measured=self._can_reset)
 
     @contextlib.contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Around a forward, a backward or the optimizer's step."""
+        """Around a forward, a backward or the optimizer's step. The peak of one that fails counts as well."""
         self._close_segment(None)
+        begin_bytes = allocated_bytes()
         try:
             yield
         finally:
             self._close_segment(name)
-            if name == "forward" and not self._paused:
-                held = allocated_bytes() - self._memory.base_bytes
-                self._set("held_after_forward_bytes", held)
+        if name == "forward" and not self._paused:
+            self._set("held_after_forward_bytes", max(allocated_bytes() - begin_bytes, 0))
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[Callable[[], StepMemory]]:
+        """Measure what runs inside as a step of its own; the function it gives returns that step's memory."""
+        outer, paused = self._memory, self._paused
+        self._paused = False
+        self.begin_step()
+        inner: list[StepMemory] = []
+        try:
+            yield lambda: inner[0]
+        finally:
+            inner.append(self.end_step())
+            self._memory, self._paused = outer, paused
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """What runs inside counts for no phase and no step."""
         self._close_segment(None)
-        self._paused = True
+        paused, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self._paused = paused
             if self._can_reset:
                 reset_peak()
 
     def end_step(self) -> StepMemory:
         """The step's memory."""
         self._close_segment(None)
+        if not self._can_reset:
+            self._set("peak_bytes", peak_since_reset_bytes())
         return self._memory
 
     def _close_segment(self, name: Phase | None) -> None:
@@ -234,75 +273,17 @@ def memory_metrics(
     reading: MemoryReading, step: StepMemory | None = None, host_bytes: int | None = None
 ) -> dict[str, float]:
     """The metric tags of a reading and a step (the table above); what was not measured is left out."""
-    metrics = {tag: getattr(reading, field) / GIB for tag, field in _READING_TAGS.items()}
+    metrics: dict[str, float] = {}
+    if reading.peak_allocated_bytes > 0:
+        metrics.update({tag: getattr(reading, field) / GIB for tag, field in _READING_TAGS.items()})
+        if step is not None:
+            values = {tag: getattr(step, field) for tag, field in _STEP_TAGS.items()}
+            if not step.peaks_measured:
+                del values["memory/step_peak_gib"]
+            metrics.update({tag: value / GIB for tag, value in values.items() if value is not None})
     if reading.reserved_bytes > 0:
         idle = max(reading.reserved_bytes - reading.allocated_bytes, 0)
         metrics["memory/fragmentation_pct"] = 100.0 * idle / reading.reserved_bytes
-    if step is not None:
-        values = {tag: getattr(step, field) for tag, field in _STEP_TAGS.items()}
-        metrics.update({tag: value / GIB for tag, value in values.items() if value is not None})
     if host_bytes is not None:
         metrics["memory/host_rss_gib"] = host_bytes / GIB
     return metrics
-
-
-def growth_bytes_per_step(samples: Sequence[tuple[int, int]]) -> float | None:
-    """How fast memory grows: the least-squares slope of (step, allocated bytes), in bytes a step.
-
-    None where it does not grow steadily: fewer than six samples, a single jump (moments, a cache) with flat ends, or a
-    rise that the scatter of the samples explains (batches of changing shape).
-    """
-    if len(samples) < 6:
-        return None
-    count = len(samples)
-    mean_step = sum(step for step, _ in samples) / count
-    mean_bytes = sum(size for _, size in samples) / count
-    spread = sum((step - mean_step) ** 2 for step, _ in samples)
-    slope = sum((step - mean_step) * (size - mean_bytes) for step, size in samples) / spread
-    line = [mean_bytes + slope * (step - mean_step) for step, _ in samples]
-    scatter = (sum((size - fit) ** 2 for (_, size), fit in zip(samples, line, strict=True)) / (count - 2)) ** 0.5
-    rise = slope * (samples[-1][0] - samples[0][0])
-    half = count // 2
-    lows_rise = min(size for _, size in samples[half:]) > max(size for _, size in samples[:half]) - scatter
-    risen = sum(later[1] > earlier[1] for earlier, later in zip(samples, samples[1:], strict=False))
-    if slope <= 0 or rise < 4 * scatter or not lows_rise or risen < (count - 1) / 2:
-        return None
-    return slope
-
-
-class GrowthWatch:
-    """Tells, once, that allocated memory grows step by step.
-
-    Args:
-        window: samples that the slope is taken over.
-        warm_up: first steps that are left out (moments, caches, autotuning).
-        least_bytes: a slower growth than this a step is not told.
-    """
-
-    def __init__(self, window: int = 16, warm_up: int = 3, least_bytes: int = 4096) -> None:
-        self._window, self._warm_up, self._least_bytes = window, warm_up, least_bytes
-        self._samples: list[tuple[int, int]] = []
-        self._seen = 0
-        self._told = False
-
-    def observe(self, step: int, allocated: int) -> Alert | None:
-        """One sample, taken after clear_grad."""
-        self._seen += 1
-        if self._told or self._seen <= self._warm_up:
-            return None
-        self._samples.append((step, allocated))
-        if len(self._samples) < self._window:
-            return None
-        slope = growth_bytes_per_step(self._samples)
-        self._samples = self._samples[self._window // 2 :]
-        if slope is None or slope < self._least_bytes:
-            return None
-        self._told = True
-        return Alert(
-            kind="memory_growth",
-            severity="warning",
-            step=step,
-            message=f"allocated memory grows by {slope / MIB:.3f} MiB a step, after gradients are cleared",
-            remedy="keep float(loss), not the tensor; evaluate under paddle.no_grad(); do not append outputs to a list",
-            data={"bytes_per_step": slope},
-        )
