@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +103,23 @@ class Namer:
                 alerts.append(finding.alert(step))
         else:
             self.forget()
-        storm_is_near = not state.storming and state.stalled >= self._config.max_consecutive_skips - 1
         told = trouble is not None or any(alert.kind == texts.STORM_GOES_ON for alert in alerts)
-        if self._config.every_skip or storm_is_near or (told and not self._named):
+        near = not state.storming and state.stalled >= self._config.max_consecutive_skips - 1
+        if near or self._config.every_skip or (told and not self._named):
             self._hooks.attach()
         return alerts
+
+    def to_dict(self) -> dict[str, bool]:
+        """Whether the next step is watched, so that a resumed run watches it too."""
+        return {"tracing": self._hooks.active, "named": self._named}
+
+    def load_dict(self, values: Mapping[str, bool]) -> None:
+        """Put back what `to_dict` gave."""
+        self._named = bool(values.get("named", False))
+        if values.get("tracing", False):
+            self._hooks.attach()
+        else:
+            self._hooks.discard()
 
     def forget(self) -> None:
         """The step is over and nothing is to be named."""

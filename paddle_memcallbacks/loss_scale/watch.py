@@ -295,6 +295,7 @@ class LossScaleWatch:
             "scaler": checkpoint.scaler_state(self.scaler),
             "machine": self.state.to_dict(),
             "underflow": self._zeros.state.to_dict(),
+            "naming": self._namer.to_dict(),
             "record": self.record.to_dict(),
         }
 
@@ -310,6 +311,7 @@ class LossScaleWatch:
         self.state = LossScaleState.from_dict(state.get("machine", {}))
         self._zeros.state = UnderflowState.from_dict(state.get("underflow", {}))
         self.record = self._namer.record = Record.from_dict(state.get("record", {}))
+        self._namer.load_dict(state.get("naming", {}))
         saved = state.get("scaler", {})
         if self.scaler is None:
             self._saved = saved
