@@ -1,14 +1,10 @@
-"""Where metrics and alerts go: the console, a run's JSON lines, VisualDL. A writer that fails never stops a training."""
+"""Where metrics and alerts go: console, JSON lines, VisualDL. A writer that fails never stops a training."""
 
 from paddle_memcallbacks.writers.base import Writer, WriterGroup
 from paddle_memcallbacks.writers.console import ConsoleWriter
 from paddle_memcallbacks.writers.jsonl import JsonLinesWriter
-from paddle_memcallbacks.writers.visualdl import (
-    BorrowedVisualDLWriter,
-    VisualDLWriter,
-    hparams_for_visualdl,
-    sanitise_tag,
-)
+from paddle_memcallbacks.writers.texts import hparams_for_visualdl, sanitise_tag
+from paddle_memcallbacks.writers.visualdl import BorrowedVisualDLWriter, VisualDLWriter
 
 RECORD_NAME = "memcallbacks.jsonl"
 

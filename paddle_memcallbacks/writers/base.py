@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -60,3 +61,5 @@ class WriterGroup:
                 self._writers.remove(writer)
                 name = type(writer).__name__
                 warn_once(f"writer_{name}", f"{name} failed and is left out from here on; training goes on: {error!r}")
+                with contextlib.suppress(Exception):
+                    writer.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paddle_memcallbacks.alerts import announce
+from paddle_memcallbacks.writers.restore import is_due
 
 
 class ConsoleWriter:
@@ -15,7 +16,7 @@ class ConsoleWriter:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """The line, where the step is due."""
-        if step == 1 or step % self._interval == 0:
+        if is_due(step, self._interval):
             announce(step_line(step, metrics))
 
     def write_text(self, step: int, tag: str, text: str) -> None:
@@ -26,23 +27,30 @@ class ConsoleWriter:
 
 
 def step_line(step: int, metrics: Mapping[str, float]) -> str:
-    """``step 20  loss 0.61  peak 1.21 GiB (forward 0.90, backward 1.21, step 0.80)``; what is missing is left out."""
+    """``step 20  loss 0.61  peak 1.21 GiB (forward 922 MiB, backward 1.21 GiB, step 819 MiB)``, without what is missing.
+
+    ``highest so far`` stands for ``peak`` where a step's own peak is not known (paddle 2.6).
+    """
     parts = [f"step {step}"]
     if "train/loss" in metrics:
         parts.append(f"loss {metrics['train/loss']:.4g}")
-    peak = metrics.get("memory/step_peak_gib", metrics.get("memory/peak_allocated_gib"))
-    if peak is not None:
-        scale, unit = (1.0, "GiB") if peak >= 1 else (1024.0, "MiB")
+    if "memory/step_peak_gib" in metrics:
         phases = [
-            f"{phase} {scale * metrics[f'memory/peak_{phase}_gib']:.4g}"
+            f"{phase} {_size(metrics[f'memory/peak_{phase}_gib'])}"
             for phase in ("forward", "backward", "step")
             if f"memory/peak_{phase}_gib" in metrics
         ]
-        parts.append(f"peak {scale * peak:.4g} {unit}" + (f" ({', '.join(phases)})" if phases else ""))
+        parts.append(f"peak {_size(metrics['memory/step_peak_gib'])}" + (f" ({', '.join(phases)})" if phases else ""))
+    elif "memory/peak_allocated_gib" in metrics:
+        parts.append(f"highest so far {_size(metrics['memory/peak_allocated_gib'])}")
     if "memory/budget_gib" in metrics:
-        parts.append(f"budget {metrics['memory/budget_gib']:.3g} GiB")
+        parts.append(f"budget {_size(metrics['memory/budget_gib'])}")
     if "amp/loss_scale" in metrics:
         parts.append(f"loss scale {metrics['amp/loss_scale']:g}")
     if metrics.get("amp/skipped_steps_total"):
         parts.append(f"skipped {metrics['amp/skipped_steps_total']:.0f}")
     return "  ".join(parts)
+
+
+def _size(gib: float) -> str:
+    return f"{gib:.3g} GiB" if gib >= 1 else f"{gib * 1024:.3g} MiB"

@@ -1,7 +1,8 @@
 """A run's record: one JSON object a line, flushed line by line, so that a killed run has lost nothing.
 
-Lines: ``run`` (the header), ``active``, ``step`` with ``metrics`` or ``text``, ``resume`` (later steps that stand before
-it are superseded), ``end``. Non-finite numbers stand as text, since JSON has none.
+Lines: ``run`` (the header), ``active``, ``step`` with ``metrics`` or ``text``, ``resume`` (later steps that stand
+before it are superseded), ``end``. A header without ``resume`` right after it supersedes all before it.
+Non-finite numbers stand as text, since JSON has none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from paddle_memcallbacks.alerts import warn_once
+
 
 class JsonLinesWriter:
     """Appends to ``path``; opened with the first line, so that a run that never starts leaves no file."""
@@ -21,17 +24,20 @@ class JsonLinesWriter:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._file: TextIO | None = None
-        self._process = os.getpid()
+        self._opening: dict[str, Mapping[str, Any]] = {}
 
     def start(self, step: int, header: Mapping[str, Any]) -> None:
         """The header; where the run goes on from ``step``, the mark that supersedes later steps."""
-        self._line({"run": {**header, "started": time.time()}})
+        self._opening = {"run": {**header, "started": time.time()}}
         if step > 0:
-            self._line({"resume": {"step": step, "time": time.time()}})
+            self._opening["resume"] = {"step": step, "time": time.time()}
+        for kind, value in self._opening.items():
+            self._line({kind: _plain(value)})
 
     def describe(self, active: Mapping[str, Any]) -> None:
         """What is truly active."""
-        self._line({"active": dict(active)})
+        self._opening["active"] = active
+        self._line({"active": _plain(active)})
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line a step."""
@@ -44,22 +50,28 @@ class JsonLinesWriter:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The record's last line."""
-        self._line({"end": {**summary, "time": time.time()}})
+        self._line({"end": _plain({**summary, "time": time.time()})})
 
     def close(self) -> None:
         """Close the file; a later line opens it again."""
-        if self._file is not None and self._process == os.getpid():
-            self._file.close()
-        self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _line(self, value: Mapping[str, Any]) -> None:
-        if self._process != os.getpid():
-            # a forked child (a reader's worker) must not write into its parent's record
-            return
+        if self._file is not None and not self.path.exists():
+            self._begin_again()
         if self._file is None:
             self._file = self._open()
-        self._file.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+        self._file.write(_dumped(value))
+        # a forked child inherits an empty buffer, and each line reaches the file whole
         self._file.flush()
+
+    def _begin_again(self) -> None:
+        warn_once(f"record_removed_{self.path}", f"{self.path} was removed while the run goes on; it is begun again")
+        self.close()
+        self._file = self._open()
+        self._file.writelines(_dumped({kind: _plain(value)}) for kind, value in self._opening.items())
 
     def _open(self) -> TextIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,6 +88,21 @@ def _ends_with_newline(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+def _dumped(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str) + "\n"
+
+
 def _number(value: Any) -> float | str:
     number = float(value)
     return number if math.isfinite(number) else str(number)
+
+
+def _plain(value: Any) -> Any:
+    """Nested settings as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return _number(value)
+    return value

@@ -1,40 +1,19 @@
-"""VisualDL: one writer for a run, opened lazily, on rank 0, in a directory that holds no other file.
+"""VisualDL: one writer for a run, opened lazily, on rank 0, in a directory that holds no other run.
 
-VisualDL shows only the newest file of a directory, shares a file between writers of the same second, refuses ``%`` and
-arrays, and hangs when used in a forked child. Each is kept away here.
+VisualDL shows only the newest file of a directory. So a resumed run opens a new file and first rewrites its curve from
+the run's JSON lines.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import math
-import os
-import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-_NOT_IN_TAGS = re.compile(r"[^\w\-./ ]")
-
-# LogWriter hands its queue's size and its flush interval on in swapped order: these are 20 records and 10 seconds
-_SWAPPED = {"max_queue": 10, "flush_secs": 20}
-
-
-def sanitise_tag(tag: object) -> str:
-    """A tag that VisualDL takes: ``mem/util%`` -> ``mem/util_pct``."""
-    return _NOT_IN_TAGS.sub("_", str(tag).replace("%", "_pct"))
-
-
-def hparams_for_visualdl(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters that add_hparams takes: numbers and text; bools, None and lists go as text."""
-    plain = {}
-    for name, value in values.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        plain[str(name)] = value if is_number or isinstance(value, str) else str(value)
-    return plain
+from paddle_memcallbacks.alerts import warn_once
+from paddle_memcallbacks.writers.restore import Recorded, is_due, recorded_lines
+from paddle_memcallbacks.writers.texts import finite, sanitise_tag
+from paddle_memcallbacks.writers.vdl_file import next_file_name, open_log_writer, record_files
 
 
 class VisualDLWriter:
@@ -55,62 +34,62 @@ class VisualDLWriter:
         interval: int = 1,
     ) -> None:
         self.directory = Path(logdir) / run_name if run_name else Path(logdir)
-        self._record_path = Path(record_path) if record_path is not None else None
+        self._record_path = record_path
         self._interval = interval
         self._writer: Any = None
-        self._file_name: str | None = None
-        self._process = os.getpid()
-        self._restore_up_to = 0
+        self._file: Path | None = None
+        self._resumed = False
+        # steps up to here stand in the record already
+        self._step = 0
 
     def start(self, step: int, header: Mapping[str, Any]) -> None:
         """A run that goes on from ``step`` gets a new file, with the curve so far in front."""
-        self._restore_up_to = step
+        self._resumed = step > 0
+        self._step = step
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """One point for each finite value, where the step is due."""
-        if self._process != os.getpid() or (step != 1 and step % self._interval):
-            return
-        self._add(self._open(), step, metrics, None)
+        if is_due(step, self._interval):
+            writer = self._open()
+            add_metrics(writer, step, metrics)
+            writer.flush()
+        self._step = step
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """A text at a step."""
-        if self._process == os.getpid():
-            self._open().add_text(sanitise_tag(tag), text, int(step))
+        writer = self._open()
+        writer.add_text(sanitise_tag(tag), text, int(step))
+        writer.flush()
 
     def close(self) -> None:
-        """Flush and close; a later point is added to the same file."""
-        if self._writer is not None and self._process == os.getpid():
-            self._writer.close()
-        self._writer = None
+        """Close the file; a later point is added to it."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def _open(self) -> Any:
-        if self._writer is None:
-            from visualdl import LogWriter
-
-            again = self._file_name is not None
-            # every run and every resume its own file, also within one second
-            name = self._file_name or f"vdlrecords.{int(time.time()):010d}.{os.getpid()}.{time.time_ns() % 10**9}.log"
-            with contextlib.redirect_stdout(io.StringIO()):
-                self._writer = LogWriter(logdir=str(self.directory), file_name=name, **_SWAPPED)
-            self._file_name = name
-            if not again:
-                self._restore(self._writer)
+        if self._file is not None and not self._file.exists():
+            warn_once(f"vdl_removed_{self.directory}", f"{self._file} was removed while the run goes on: begun again")
+            self.close()
+            self._file = None
+        if self._file is None:
+            self._tell_hidden()
+            path = self.directory / next_file_name(self.directory)
+            self._writer = open_log_writer(path)
+            self._file = path
+            add_recorded(self._writer, recorded_lines(self._record_path, self._step, self._interval))
+        elif self._writer is None:
+            self._writer = open_log_writer(self._file)
         return self._writer
 
-    def _restore(self, writer: Any) -> None:
-        if self._restore_up_to <= 0 or self._record_path is None or not self._record_path.is_file():
-            return
-        for line in recorded_steps(self._record_path, self._restore_up_to):
-            if line["step"] == 1 or line["step"] % self._interval == 0:
-                self._add(writer, line["step"], line["metrics"], line.get("time"))
-
-    @staticmethod
-    def _add(writer: Any, step: int, metrics: Mapping[str, Any], walltime: float | None) -> None:
-        for tag, value in metrics.items():
-            number = _finite(value)
-            if number is not None:
-                moment = None if walltime is None else round(walltime * 1000)
-                writer.add_scalar(sanitise_tag(tag), number, int(step), moment)
+    def _tell_hidden(self) -> None:
+        hidden = [] if self._resumed else record_files(self.directory)
+        if hidden:
+            warn_once(
+                f"vdl_hidden_{self.directory}",
+                f"{self.directory} holds the curves of an earlier run ({hidden[-1]}), which VisualDL no longer shows: "
+                "it shows the newest file of a directory. Give each run its own visualdl.logdir",
+            )
 
 
 class BorrowedVisualDLWriter:
@@ -119,18 +98,34 @@ class BorrowedVisualDLWriter:
     Args:
         get_log_writer: gives the toolkit's LogWriter, or None.
         interval: steps between two points of a curve.
+        record_path: the run's JSON lines; on resume they come first, since the toolkit's new file hides its old one.
+        leave_out: tags that the toolkit draws itself.
     """
 
-    def __init__(self, get_log_writer: Callable[[], Any], interval: int = 1) -> None:
+    def __init__(
+        self,
+        get_log_writer: Callable[[], Any],
+        interval: int = 1,
+        record_path: str | Path | None = None,
+        leave_out: Collection[str] = ("train/loss",),
+    ) -> None:
         self._get = get_log_writer
         self._interval = interval
+        self._record_path = record_path
+        self._leave_out = frozenset(leave_out)
         self._waiting: list[Callable[[Any], None]] = []
+
+    def start(self, step: int, header: Mapping[str, Any]) -> None:
+        """A run that goes on from ``step``: the curve so far, in front."""
+        lines = recorded_lines(self._record_path, step, self._interval)
+        if lines:
+            self._soon(lambda writer: add_recorded(writer, lines))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """One point for each finite value, where the step is due."""
-        if step == 1 or step % self._interval == 0:
-            copied = dict(metrics)
-            self._soon(lambda writer: VisualDLWriter._add(writer, step, copied, None))
+        if is_due(step, self._interval):
+            ours = {tag: value for tag, value in metrics.items() if tag not in self._leave_out}
+            self._soon(lambda writer: add_metrics(writer, step, ours))
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """A text at a step."""
@@ -145,26 +140,26 @@ class BorrowedVisualDLWriter:
             # a bounded memory: what cannot be written within 1,000 calls is not waited for
             self._waiting = [*self._waiting[-999:], act]
             return
-        for waiting in [*self._waiting, act]:
-            waiting(writer)
-        self._waiting.clear()
+        due, self._waiting = [*self._waiting, act], []
+        for each in due:
+            each(writer)
 
 
-def recorded_steps(path: Path, up_to: int) -> Iterator[dict[str, Any]]:
-    """The record's steps up to ``up_to``, each once (the newest line of a step counts), in order."""
-    newest: dict[int, dict[str, Any]] = {}
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict) and "metrics" in entry and 0 < int(entry["step"]) <= up_to:
-                    newest[int(entry["step"])] = entry
-    return iter([newest[step] for step in sorted(newest)])
+def add_metrics(writer: Any, step: int, metrics: Mapping[str, Any], time_seconds: float | None = None) -> None:
+    """Every finite value as a point; now, or at ``time_seconds`` since the epoch."""
+    milliseconds = None if time_seconds is None else round(time_seconds * 1000)
+    for tag, value in metrics.items():
+        number = finite(value)
+        if number is not None:
+            writer.add_scalar(sanitise_tag(tag), number, int(step), milliseconds)
 
 
-def _finite(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
+def add_recorded(writer: Any, lines: Iterable[Recorded]) -> None:
+    """The curve and the texts of a record."""
+    for line in lines:
+        if line.text is None:
+            add_metrics(writer, line.step, line.metrics, line.time_seconds)
+        else:
+            tag, text = line.text
+            writer.add_text(sanitise_tag(tag), text, line.step, round(line.time_seconds * 1000))
+    writer.flush()
