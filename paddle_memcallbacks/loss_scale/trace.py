@@ -49,8 +49,9 @@ class FirstNonFinite:
         self._in_second_pass = _second_pass()
         for name, layer in self._model.named_sublayers(include_self=True):
             self._types[name] = type(layer).__name__
-            self._handles.append(_register_pre_hook(layer, self._guarded(self._before, name)))
-            self._handles.append(layer.register_forward_post_hook(self._guarded(self._after, name)))
+            after = layer.register_forward_post_hook(self._guarded(self._after, name))
+            before = _register_pre_hook(layer, self._last_in_line(layer, after, self._guarded(self._before, name)))
+            self._handles += [before, after]
 
     def remove(self) -> None:
         """Take the hooks out; what was seen is kept for `finish`."""
@@ -90,6 +91,16 @@ class FirstNonFinite:
         self._largest: dict[str, paddle.Tensor] = {}
         self._types: dict[str, str] = {}
         self._running: list[str] = []
+
+    def _last_in_line(self, layer: Any, after: Any, hook: Callable[..., None]) -> Callable[..., None]:
+        """``hook``, which first moves our post hook behind those that came later: they may change the output."""
+
+        def before(*seen: Any) -> None:
+            if self.active:
+                layer._forward_post_hooks.move_to_end(after._hook_id)
+            hook(*seen)
+
+        return before
 
     def _guarded(self, hook: Callable[[str, Any], None], name: str) -> Callable[..., None]:
         def guarded(layer: Any, *seen: Any) -> None:
