@@ -27,7 +27,7 @@ class ConsoleWriter:
 
 
 def step_line(step: int, metrics: Mapping[str, float]) -> str:
-    """``step 20  loss 0.61  peak 1.21 GiB (forward 922 MiB, backward 1.21 GiB, step 819 MiB)``, without what is missing.
+    """``step 20  loss 0.61  peak 1.21 GiB (forward 922 MiB, backward 1.21 GiB, step 819 MiB)``; only what is there.
 
     ``highest so far`` stands for ``peak`` where a step's own peak is not known (paddle 2.6).
     """
@@ -53,4 +53,5 @@ def step_line(step: int, metrics: Mapping[str, float]) -> str:
 
 
 def _size(gib: float) -> str:
-    return f"{gib:.3g} GiB" if gib >= 1 else f"{gib * 1024:.3g} MiB"
+    mib = gib * 1024
+    return f"{mib:.3g} MiB" if mib < 999.5 else f"{gib:.3g} GiB"
