@@ -100,7 +100,7 @@ def main() -> None:
     )
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     if training.do_eval:
-        trainer.log(trainer.evaluate())
+        trainer.evaluate()
     if example.save_weights:
         paddle.save(trainer.model.state_dict(), example.save_weights)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import copyreg
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,9 @@ class _UsersValues:
         return {key: str(value) if isinstance(value, bool) else value for key, value in values.items()}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _original(self).__reduce_ex__(protocol)
+        original = _original(self)
+        # not object's own: its __newobj__ insists on the class that this object has now
+        return copyreg._reconstructor, (type(original), object, None), original.__dict__  # type: ignore[attr-defined]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(_original(self), memo)

@@ -13,6 +13,8 @@ from paddlenlp.trainer.integrations import VisualDLCallback, rewrite_logs
 from paddle_memcallbacks.alerts import warn_once
 from paddle_memcallbacks.config import MemoryConfig
 from paddle_memcallbacks.writers import BorrowedVisualDLWriter, ConsoleWriter, JsonLinesWriter, VisualDLWriter, Writer
+from paddle_memcallbacks.writers.vdl_file import open_log_writer
+from paddle_memcallbacks.writers.visualdl import add_metrics
 
 _EVENTS = ("on_train_begin", "on_log", "on_train_end")
 
@@ -23,8 +25,7 @@ class Curves:
     def __init__(self, trainer: Any, config: MemoryConfig) -> None:
         self.trainer = trainer
         self.config = config
-        self._logdir: str | None = None
-        self._late: VisualDLWriter | None = None
+        self._native_file: Path | None = None
 
     @property
     def native(self) -> Any | None:
@@ -43,10 +44,10 @@ class Curves:
         if not section.enable:
             return writers
         if self.native is not None and section.logdir is None:
-            writers.append(BorrowedVisualDLWriter(lambda: self.native.vdl_writer if self.native else None))
+            writers.append(BorrowedVisualDLWriter(self._native_writer, section.interval, record_path=record))
         else:
             logdir = section.logdir or self.trainer.args.logging_dir
-            writers.append(VisualDLWriter(logdir, record_path=record))
+            writers.append(VisualDLWriter(logdir, record_path=record, interval=section.interval))
         return writers
 
     @contextlib.contextmanager
@@ -65,19 +66,23 @@ class Curves:
                 native.__dict__.pop(event, None)
 
     def before_log(self, logs: dict[str, float]) -> None:
-        """Write what is logged after train(): the Trainer's callback has closed its writer by then."""
-        native = self.native
-        if native is None or not self.config.visualdl.enable or not self.trainer.args.should_save:
-            return
-        if native.vdl_writer is not None or self.trainer.is_in_train:
+        """Write what is logged after train(), into the file that the Trainer's callback has closed by then."""
+        if self._native_file is None or self._native_writer() is not None or self.trainer.is_in_train:
             return
         try:
-            if self._late is None:
-                self._late = VisualDLWriter(self.trainer.args.logging_dir, run_name="after_training")
+            writer = open_log_writer(self._native_file)
             numbers = {tag: float(value) for tag, value in rewrite_logs(logs).items() if isinstance(value, (int, float))}
-            self._late.write(self.trainer.state.global_step, numbers)
+            add_metrics(writer, self.trainer.state.global_step, numbers)
+            writer.close()
         except Exception as error:
             warn_once("nlp_late_curves", f"metrics logged after train() could not be written to VisualDL: {error}")
+
+    def _native_writer(self) -> Any:
+        """The Trainer's LogWriter while it is open; its file is kept in mind."""
+        writer = self.native.vdl_writer if self.native is not None else None
+        if writer is not None:
+            self._native_file = Path(writer._get_file_writer().get_filename())
+        return writer
 
 
 def _guard(event: Callable[..., Any]) -> Callable[..., Any]:

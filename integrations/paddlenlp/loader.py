@@ -56,9 +56,9 @@ def enlarge(loader: Any, factor: int, rows: int, where: str) -> Any:
             f"the train loader of {where} fixes its batch size to {size}, not the {rows} rows of a step: "
             f"{factor} consecutive batches of it are joined."
         )
-        joined = copy.copy(sampler)
-        joined.__class__ = type(type(sampler).__name__, (_Joined, type(sampler)), {})
-        joined._join = factor
+        joined_class = type(type(sampler).__name__, (_Joined, type(sampler)), {})
+        joined = joined_class.__new__(joined_class)
+        joined.__dict__.update(sampler.__dict__, _join=factor)
         enlarged = copy.copy(loader)
         enlarged.batch_sampler = joined
         return enlarged

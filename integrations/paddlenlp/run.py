@@ -127,6 +127,7 @@ class Run:
         self._reached = True
         session = self.session
         session.attach_parallel(model)
+        model.train()
 
         def forward_backward(micro_batch: Any, weight: Any) -> Any:
             return self._slice(original, model, micro_batch, weight)
@@ -159,8 +160,8 @@ class Run:
         return seen[-1]
 
     def _forward(self, model: Any, micro_batch: Any) -> Any:
+        # not model.train(): the probe holds dropout layers in eval
         trainer = self.trainer
-        model.train()
         inputs = trainer._prepare_inputs(micro_batch)
         with trainer.autocast_smart_context_manager():
             return trainer.compute_loss(model, inputs)
