@@ -10,6 +10,7 @@ from paddle_memcallbacks.loss_scale.checkpoint import (
 from paddle_memcallbacks.loss_scale.guard import Guard, guard_callable, guard_method, guard_scheduler, release_found_inf
 from paddle_memcallbacks.loss_scale.nonfinite import NonFinite, nonfinite_parameters
 from paddle_memcallbacks.loss_scale.states import LossScaleState, Observation, Settings, observe
+from paddle_memcallbacks.loss_scale.tap import found_inf
 from paddle_memcallbacks.loss_scale.trace import FirstNonFinite
 from paddle_memcallbacks.loss_scale.verdict import LossScaleError, StepVerdict
 from paddle_memcallbacks.loss_scale.watch import LossScaleWatch
@@ -27,6 +28,7 @@ __all__ = [
     "Settings",
     "StepVerdict",
     "amp_support",
+    "found_inf",
     "guard_callable",
     "guard_method",
     "guard_scheduler",

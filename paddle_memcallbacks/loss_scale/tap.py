@@ -25,7 +25,7 @@ class Listener(Protocol):
 
 def found_inf(scaler: Any) -> bool:
     """Whether the scaler's last step was skipped: the flag that Paddle has read from the device itself."""
-    # paddle 2.6.0 and before write it this way
+    # paddle 2.6 writes it this way
     name = "_cache_founf_inf" if hasattr(scaler, "_cache_founf_inf") else "_cache_found_inf"
     flag = getattr(scaler, name, False)
     return flag if isinstance(flag, bool) else bool(flag)

@@ -225,7 +225,7 @@ class LossScaleWatch:
         """The scale where its tensor is a new one, put back into its bounds; None where nothing changed."""
         if not self.enabled or self.scaler._scale is self._seen_scale:
             return None
-        scale = float(self.scaler._scale)
+        scale = self.scaler._scale.item()
         bounded = bounded_scale(scale, self.config.min_loss_scale)
         if bounded != scale and self.scaler._use_dynamic_loss_scaling:
             set_scale(self.scaler, bounded)
@@ -238,7 +238,7 @@ class LossScaleWatch:
         """Take over the scale of a scaler that is new, or newly loaded."""
         self._was_enabled = self._was_enabled or self.enabled
         self._seen_scale = None
-        before = float(self.scaler._scale) if self.enabled else None
+        before = self.scaler._scale.item() if self.enabled else None
         scale = self._read_scale()
         self.state = replace(self.state, scale=scale)
         if before != scale:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import paddle
 
 from paddle_memcallbacks.config import load_config
-from paddle_memcallbacks.loss_scale import LossScaleWatch
+from paddle_memcallbacks.loss_scale import LossScaleWatch, found_inf
 
 STEPS = 400
 
@@ -24,8 +24,8 @@ def _run(scaler, watched):
         scaler.scale(model(batch).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
-        skipped += scaler._cache_found_inf
-        if not scaler._cache_found_inf:
+        skipped += found_inf(scaler)
+        if not found_inf(scaler):
             optimizer.clear_grad()
     return float(scaler._scale), skipped, alerts
 

@@ -7,6 +7,8 @@ import warnings
 import paddle
 import paddle.amp.grad_scaler as grad_scaler
 
+from paddle_memcallbacks.loss_scale import found_inf
+
 
 def _one_step(scaler, value):
     layer = paddle.nn.Linear(2, 1)
@@ -23,7 +25,7 @@ def test_the_fixture_gives_the_real_rules_on_a_cpu(real_scaler):
     assert type(scaler) is paddle.amp.GradScaler and scaler.is_enable()
     assert _one_step(scaler, 1.0)
     assert not _one_step(scaler, float("inf"))
-    assert scaler._cache_found_inf is True and float(scaler._scale) == 512.0
+    assert found_inf(scaler) is True and float(scaler._scale) == 512.0
 
 
 def test_outside_the_helper_a_cpu_scaler_is_off():

@@ -12,7 +12,7 @@ import paddle.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from paddle_memcallbacks.config import load_config
-from paddle_memcallbacks.loss_scale import LossScaleWatch
+from paddle_memcallbacks.loss_scale import LossScaleWatch, found_inf
 from tests.real_scaler import real_scalers
 
 FIRST_BAD, STEPS = 4, 9
@@ -40,7 +40,7 @@ def main(folder: str) -> None:
             told += [[alert.step, alert.kind, alert.message, alert.data] for alert in watch.after_step(step).alerts]
             optimizer.clear_grad()
             weights = [parameter.numpy().tobytes().hex() for parameter in inner.parameters()]
-            rows.append([bool(scaler._cache_found_inf), float(scaler._scale), weights])
+            rows.append([found_inf(scaler), float(scaler._scale), weights])
     Path(folder, f"rank{rank}.json").write_text(json.dumps({"rows": rows, "told": told}))
 
 
