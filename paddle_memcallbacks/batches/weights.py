@@ -14,7 +14,7 @@ from dataclasses import dataclass
 FOUND_TOLERANCE = 1e-5
 
 # where several measures explain a loss equally well, the first of these is used
-PREFERENCE = ("samples", "tokens", "mask", "boxes", "positions", "sum")
+_PREFERENCE = ("samples", "tokens", "mask", "boxes", "positions", "sum")
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,13 @@ def choose_weight(comparisons: Sequence[Comparison], tolerance: float = FOUND_TO
     """
     measures = list(comparisons[0].counts)
     errors = {measure: max(comparison.error(measure) for comparison in comparisons) for measure in measures}
-    agreeing = sorted((m for m in measures if errors[m] <= tolerance), key=lambda m: PREFERENCE.index(m.kind))
+    agreeing = sorted((m for m in measures if errors[m] <= tolerance), key=_preference)
     return Choice(tuple(agreeing), errors)
+
+
+def _preference(measure: Measure) -> tuple[bool, int]:
+    """Labels that ignore one value by its number are the last guess: often no such label was there to tell."""
+    return measure.ignored is not None, _PREFERENCE.index(measure.kind)
 
 
 def told_apart(counts: Mapping[Measure, Sequence[float]], tolerance: float = 1e-9) -> bool:

@@ -18,7 +18,7 @@ from paddle_memcallbacks.microbatch.norms import at_share, norm_layers, running,
 from paddle_memcallbacks.microbatch.precision import Fp32Accumulator
 from paddle_memcallbacks.microbatch.probe import BatchView
 from paddle_memcallbacks.microbatch.ranks import Ranks, Verdict
-from paddle_memcallbacks.microbatch.snapshot import StateKeeper, StepSnapshot
+from paddle_memcallbacks.microbatch.snapshot import GradMode, StateKeeper, StepSnapshot
 from paddle_memcallbacks.microbatch.step import Step, Try, back_to_start, report_of, why_not_replayed
 from paddle_memcallbacks.microbatch.weighting import WeightChoice, WeightedSlices, Weighting
 from paddle_memcallbacks.oom import OutOfMemory, drop_traceback, is_oom
@@ -158,6 +158,7 @@ class MicroBatchLoop:
     def _try(self, step: Step, forward_backward: ForwardBackward, forward_only: ForwardOnly) -> Try:
         attempt = Try(self._size_for(step.rows))
         step.sizes.append(attempt.size)
+        grad_mode = GradMode()
         try:
             with self._ranks.no_sync():
                 view = BatchView.of(step.batch, step.rows)
@@ -165,6 +166,7 @@ class MicroBatchLoop:
                 self._run_slices(attempt, step, slices, forward_backward)
         except Exception as error:
             attempt.error = error
+            grad_mode.restore()
             if is_oom(error):
                 # its frames pin this try's activations
                 drop_traceback(error)

@@ -9,10 +9,26 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.base.framework import _dygraph_tracer
 
 # gradients that are looked at to see whether an earlier step left something in them
 _SAMPLED_GRADIENTS = 3
 _SMALL_ELEMENTS = 2**20
+
+
+class GradMode:
+    """Whether gradients are recorded. An error inside a saved-tensor hook leaves Paddle's tracer with them off for good.
+
+    That is where memory runs out in the second pass of a recomputed unit: every later forward would train nothing,
+    without a word.
+    """
+
+    def __init__(self) -> None:
+        self._on = bool(_dygraph_tracer()._has_grad)
+
+    def restore(self) -> None:
+        """Set it back."""
+        _dygraph_tracer()._has_grad = self._on
 
 
 class RandomState:
@@ -91,6 +107,7 @@ class StepSnapshot:
         state: ModelState | None = None,
     ) -> None:
         trained = list(model.parameters() if parameters is None else parameters)
+        self._grad_mode = GradMode()
         self._random = RandomState()
         self._state = ModelState(list(state_slots(model))) if state is None else state
         self._parameters = [(parameter, *_gradient_kinds(parameter)) for parameter in trained]
@@ -104,6 +121,7 @@ class StepSnapshot:
 
     def restore(self) -> None:
         """Random states, the model's state, and empty gradients (zeros where there were some). Any number of times."""
+        self._grad_mode.restore()
         for parameter, had_gradient, had_main_gradient in self._parameters:
             parameter.clear_gradient(set_to_zero=had_gradient)
             main = getattr(parameter, "main_grad", None)

@@ -192,7 +192,7 @@ class Weighting:
         if before is not None and (before.measure, before.how) == (self.choice.measure, how):
             return
         error = choice.errors[self.choice.measure]
-        others = ", ".join(str(measure) for measure in self._open[1:])
+        others = ", ".join(str(measure) for measure in self._open[1:3]) + (", ..." if len(self._open) > 3 else "")
         announce(
             f"the loss divides by {self.choice.measure}: together and apart agree to {error:.1e} over "
             f"{findings.rows} rows"

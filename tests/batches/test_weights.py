@@ -87,6 +87,9 @@ def test_every_comparison_must_agree() -> None:
 def test_equal_counts_leave_it_open_with_samples_first() -> None:
     chosen = choose_weight([Comparison((2.0, 5.0), 3.5, counts((3, 3)))])
     assert chosen.agreeing == (SAMPLES, TOKENS)
+    odd, positions = Measure("tokens", "labels", 255), Measure("positions", "labels")
+    alike = Comparison((2.0, 5.0), 3.5, {odd: (2.0, 2.0), positions: (4.0, 4.0)})
+    assert choose_weight([alike]).agreeing == (positions, odd)
 
 
 def test_a_loss_of_nan_alone_does_not_hide_what_counts_nothing() -> None:
