@@ -14,7 +14,7 @@ from .prepare import ATTRIBUTE, Prepared, read_keys, refuse_other_loop
 from .run import Run
 
 
-class MemoryCallback(Callback):  # type: ignore[misc]
+class MemoryCallback(Callback):
     """Micro-batches, recompute, memory, loss scale and VisualDL for a PaddleDetection Trainer.
 
     A Trainer whose config holds one of our keys has one already. In code::
@@ -81,8 +81,9 @@ def _refuse_too_late(trainer: Any, config: MemoryConfig, factor: int) -> None:
     section = config.gradient_accumulation
     if section.enable and section.steps is not None and section.steps != factor:
         raise ConfigError(
-            f"gradient_accumulation.steps ({section.steps}) multiplies the reader's batch, and this Trainer's reader is "
-            "built. Put it into the Trainer's config before Trainer(cfg), or use gradient_accumulation.micro_batch_size."
+            f"gradient_accumulation.steps ({section.steps}) multiplies the reader's batch, and this Trainer's reader "
+            "is built. Put it into the Trainer's config before Trainer(cfg), or use "
+            "gradient_accumulation.micro_batch_size."
         )
     if config.amp.enable != bool(trainer.use_amp):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where a run's curves go: through PaddleDetection's own VisualDL writer where it has one, else into a run of our own."""
+"""Where a run's curves go: through PaddleDetection's own VisualDL writer where there is one, else a run of our own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import paddle
 from ppdet.engine.callbacks import VisualDLWriter as PaddleDetectionWriter
 
 from paddle_memcallbacks.config import MemoryConfig
-from paddle_memcallbacks.writers import BorrowedVisualDLWriter, ConsoleWriter, JsonLinesWriter, VisualDLWriter, Writer
+from paddle_memcallbacks.writers import (
+    RECORD_NAME,
+    BorrowedVisualDLWriter,
+    ConsoleWriter,
+    JsonLinesWriter,
+    VisualDLWriter,
+    Writer,
+)
 
-RECORD_FILE = "memcallbacks.jsonl"
 CURVES_FOLDER = "vdl"
 
 
@@ -30,13 +36,15 @@ def writers_for(trainer: Any, config: MemoryConfig, folder: Path) -> list[Writer
     """
     if paddle.distributed.get_rank() != 0:
         return []
-    record = folder / RECORD_FILE
+    record = folder / RECORD_NAME
     writers: list[Writer] = [JsonLinesWriter(record), ConsoleWriter(config.memory.interval)]
     section = config.visualdl
     if not section.enable:
         return writers
     if own_vdl_callback(trainer) is not None and section.logdir is None:
-        writers.append(BorrowedVisualDLWriter(lambda: getattr(own_vdl_callback(trainer), "vdl_writer", None)))
+        borrowed = lambda: getattr(own_vdl_callback(trainer), "vdl_writer", None)
+        writers.append(BorrowedVisualDLWriter(borrowed, section.interval, record))
     else:
-        writers.append(VisualDLWriter(section.logdir or str(folder / CURVES_FOLDER), record_path=record))
+        logdir = section.logdir or folder / CURVES_FOLDER
+        writers.append(VisualDLWriter(logdir, record_path=record, interval=section.interval))
     return writers

@@ -87,7 +87,7 @@ def override_words(words: Sequence[str]) -> list[str]:
 
 
 def merge(config: Any, args: argparse.Namespace, given: frozenset[str], excluded: Sequence[str] = _NOT_MERGED) -> Any:
-    """`merge_args` as it should be: a flag that was not given leaves a key of the config alone, and fills in a missing one."""
+    """`merge_args` as it should be: a flag nobody gave leaves the config alone, or fills in a missing key."""
     for name, value in vars(args).items():
         if name in excluded or (name in config and name not in given):
             continue

@@ -1,6 +1,6 @@
 """The one place where PaddleDetection is patched: once, at class level, undone by `unregister`.
 
-Without one of our keys in a config, without a MemoryCallback and without `activate`, every method does what it always did.
+Without one of our keys in a config, a MemoryCallback or `activate`, every method does what it always did.
 """
 
 from __future__ import annotations

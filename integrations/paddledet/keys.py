@@ -1,4 +1,4 @@
-"""Our sections in a PaddleDetection config, and the flat keys that PaddleDetection itself reads. Plain data, no ppdet."""
+"""Our sections in a PaddleDetection config, and the flat keys that it reads itself. Plain data, no ppdet."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class Translation:
 def our_sections(cfg: Mapping[Any, Any]) -> dict[str, Any]:
     """The sections that are ours. A bare bool under ``amp`` alone is PaddleDetection's own key, as it always was."""
     return {
-        name: _plain(cfg[name]) for name in SECTIONS if name in cfg and not (name == "amp" and _is_native_amp(cfg[name]))
+        name: _plain(cfg[name])
+        for name in SECTIONS
+        if name in cfg and not (name == "amp" and isinstance(cfg[name], bool))
     }
 
 
@@ -109,8 +111,8 @@ def translate(
     steps = config.gradient_accumulation.steps if config.gradient_accumulation.enable else None
     if steps is not None and steps > LARGEST_ADVISED_STEPS:
         notes.append(
-            f"gradient_accumulation.steps is {steps}: the reader then holds {steps} micro-batches at once in host memory; "
-            "gradient_accumulation.micro_batch_size slices a batch of the size you want instead"
+            f"gradient_accumulation.steps is {steps}: the reader then holds {steps} micro-batches at once in host "
+            "memory; gradient_accumulation.micro_batch_size slices a batch of the size you want instead"
         )
     return Translation(config, _native_keys(cfg, config), tuple(notes))
 
@@ -141,14 +143,16 @@ def misspelt(cfg: Mapping[Any, Any], registered: Collection[str] = ()) -> list[C
             continue
         meant = _meant(key)
         if meant:
-            found.append(Complaint(key, f"{key}: PaddleDetection reads no such key, nor do we. Did you mean '{meant}'?"))
+            found.append(
+                Complaint(key, f"{key}: PaddleDetection reads no such key, nor do we. Did you mean '{meant}'?")
+            )
     reader = cfg.get("TrainReader")
     if isinstance(reader, Mapping):
         found += [
             Complaint(
                 f"TrainReader.{key}",
-                f"TrainReader.{key}: the reader does nothing with it. Did you mean '{_meant(key) or _ACCUMULATION}' at the "
-                "top level?",
+                f"TrainReader.{key}: the reader does nothing with it. Did you mean '{_meant(key) or _ACCUMULATION}' at "
+                "the top level?",
             )
             for key in reader
             if isinstance(key, str) and (key in _OTHER_NAMES or _nearest(key, _READER_WORDS))
@@ -170,7 +174,9 @@ def _meant(key: str) -> str | None:
 
 
 def _nearest(key: str, names: Collection[str]) -> str | None:
-    likeness, name = max((difflib.SequenceMatcher(None, key[:60], name, autojunk=False).ratio(), name) for name in names)
+    likeness, name = max(
+        (difflib.SequenceMatcher(None, key[:60], name, autojunk=False).ratio(), name) for name in names
+    )
     return name if likeness >= _TYPO_LIKENESS else None
 
 
@@ -180,10 +186,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         both = isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
         merged[name] = {**below[name], **value} if both else value
     return merged
-
-
-def _is_native_amp(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _plain(value: Any) -> Any:
@@ -249,8 +251,8 @@ def _not_with_to_static(cfg: Mapping[Any, Any], config: MemoryConfig) -> list[Co
     return [
         Complaint(
             name,
-            f"{name} and to_static contradict each other: a model compiled to a static graph runs neither micro-batches "
-            "nor recompute of single layers. Turn to_static off.",
+            f"{name} and to_static contradict each other: a model compiled to a static graph runs neither "
+            "micro-batches nor recompute of single layers. Turn to_static off.",
         )
         for name in ("gradient_accumulation", "recompute")
         if getattr(config, name).enable

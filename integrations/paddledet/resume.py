@@ -1,4 +1,4 @@
-"""What a resumed run needs besides PaddleDetection's own checkpoint: raw EMA, generators, loss scale, the sampler's epoch.
+"""What a resumed run needs besides PaddleDetection's checkpoint: raw EMA, generators, loss scale, sampler epoch.
 
 It stands beside each checkpoint as ``<name>.pdmem``. Like ``.pdopt`` it is a pickle: load only what you trust.
 """
@@ -14,6 +14,7 @@ import numpy as np
 import paddle
 
 from paddle_memcallbacks.alerts import announce, warn
+from paddle_memcallbacks.loss_scale import scaler_state
 
 SUFFIX = ".pdmem"
 
@@ -52,8 +53,8 @@ def collect(trainer: Any, session_state: dict[str, Any], scaler: Any) -> dict[st
             "python": random.getstate(),
         },
     }
-    if scaler is not None and scaler.is_enable():
-        state["scaler"] = scaler.state_dict()
+    if scaler is not None:
+        state["scaler"] = scaler_state(scaler)
     if getattr(trainer, "use_ema", False):
         ema = trainer.ema
         # PaddleDetection saves the bias-corrected average; the sum behind it is what goes on
@@ -100,6 +101,6 @@ def restore_generators(saved: dict[str, Any]) -> None:
 
 
 def restart_loader(loader: Any, epoch: int) -> None:
-    """Let a shuffling reader go on at `epoch`: its sampler has shuffled for epoch 0 already, ahead of the first step."""
+    """Let a shuffling reader go on at `epoch`: its sampler has shuffled for epoch 0 ahead of time."""
     loader._batch_sampler.set_epoch(epoch)
     loader.loader = iter(loader.dataloader)

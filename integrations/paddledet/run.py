@@ -12,6 +12,7 @@ from ppdet.engine import callbacks as ppdet_callbacks
 
 from paddle_memcallbacks.alerts import Alert, announce, warn
 from paddle_memcallbacks.config import MemoryConfig
+from paddle_memcallbacks.loss_scale import guard_method, guard_scheduler, restore_scaler
 from paddle_memcallbacks.session import Session
 
 from . import resume, watched
@@ -42,7 +43,7 @@ class Run:
         self.scaler: Any = None
         self.parallel: Any = None
         self.resumed: dict[str, Any] | None = None
-        self.skipped = False
+        self._stack = contextlib.ExitStack()
         self._outcome: Any = None
         self._actions: list[tuple[str, Alert]] = []
 
@@ -53,7 +54,7 @@ class Run:
         """Everything that stands in for Paddle's and PaddleDetection's objects, for as long as train() runs."""
         trainer = self.trainer
         reason = "finished"
-        with contextlib.ExitStack() as stack:
+        with self._stack as stack:
             stack.callback(lambda: self._close(reason))
             for owner, name, value in self._replacements():
                 stack.enter_context(watched.replaced(owner, name, value))
@@ -84,13 +85,6 @@ class Run:
         save_model = resume.saving(ppdet_callbacks.save_model, self._extra_state)
         yield ppdet_callbacks, "save_model", save_model
         yield trainer.optimizer, "step", watched.stepping(trainer.optimizer.step, self._step_phase)
-        was_skipped = lambda: self.skipped
-        yield trainer.lr, "step", watched.advancing(trainer.lr.step, was_skipped)
-        if trainer.use_ema:
-            yield trainer.ema, "update", watched.advancing(trainer.ema.update, was_skipped)
-        pruner = getattr(trainer, "pruner", None)
-        if pruner is not None:
-            yield pruner, "step", watched.advancing(pruner.step, was_skipped)
 
     def _saw_scaler(self, scaler: Any) -> None:
         self.scaler = scaler
@@ -105,7 +99,6 @@ class Run:
             return
         with self.session.optimizer_phase():
             yield
-        self.skipped = watched.was_skipped(self.scaler)
 
     def _close(self, reason: str) -> None:
         if self.session is not None:
@@ -121,12 +114,28 @@ class Run:
         self.session = session = self._open_session()
         if self.scaler is not None:
             session.watch_scaler(self.scaler)
+            self._hold_schedules(session)
         if trainer.start_epoch > 0:
             self._resume(session)
         session.begin(step=start, steps_per_epoch=steps)
         vdl = own_vdl_callback(trainer)
         if vdl is not None:
             vdl.vdl_loss_step = start
+
+    def _hold_schedules(self, session: Session) -> None:
+        """What counts optimizer steps does not move on a skipped one; the verdict comes before all of them."""
+        trainer, watch = self.trainer, session.watch
+        if watch is None:
+            return
+        guards = [guard_scheduler(trainer.lr, watch)]
+        if trainer.use_ema:
+            guards.append(guard_method(trainer.ema, "update", watch))
+        if getattr(trainer, "pruner", None) is not None:
+            guards.append(guard_method(trainer.pruner, "step", watch, "the pruner"))
+        for guard in guards:
+            self._stack.callback(guard.remove)
+        verdict_first = watched.preceded(trainer.lr.step, session.after_optimizer)
+        self._stack.enter_context(watched.replaced(trainer.lr, "step", verdict_first))
 
     def _forward(self, call: Callable[[Any], Any], data: Any) -> Any:
         if self.session is None:
@@ -137,7 +146,8 @@ class Run:
     def step_end(self) -> None:
         """After clear_grad."""
         assert self.session is not None
-        self.session.end_step(loss=self._outcome.mean_loss)
+        # the verdict was given before the LR schedule's step
+        self.session.end_step(loss=self._outcome.mean_loss, skipped=False)
         actions, self._actions = self._actions, []
         for action, alert in actions:
             self._act(action, alert)
@@ -170,8 +180,8 @@ class Run:
         if state is None:
             return
         session.load_state_dict(state["session"])
-        if self.scaler is not None and self.scaler.is_enable() and state.get("scaler"):
-            self.scaler.load_state_dict(state["scaler"])
+        if self.scaler is not None and session.watch is None:
+            restore_scaler(self.scaler, state.get("scaler"))
         if trainer.use_ema and "ema" in state:
             resume.restore_ema(trainer.ema, state["ema"])
         if paddle.distributed.get_rank() == 0:

@@ -37,7 +37,7 @@ class Shim:
 
 
 def version_numbers(text: str) -> Version:
-    """The leading numbers of a version: ``3.3.1`` -> (3, 3, 1), ``3.0.0-beta`` -> (3, 0, 0); () where there are none."""
+    """The leading numbers of a version: ``3.3.1`` -> (3, 3, 1), ``3.0.0-beta`` -> (3, 0, 0); () without any."""
     numbers = []
     for part in text.split("+")[0].replace("-", ".").split("."):
         digits = "".join(character for character in part if character.isdigit())
@@ -64,7 +64,8 @@ def _labels_as_int64() -> Callable[[], None]:
     """Hands ground-truth labels to the assigners as int64: they are added to an argmax, which is int64."""
     from ppdet.modeling.assigners import atss_assigner, task_aligned_assigner
 
-    originals: list[tuple[type, Any]] = []
+    originals: list[tuple[Any, Any]] = []
+    assigner: Any
     for assigner in (atss_assigner.ATSSAssigner, task_aligned_assigner.TaskAlignedAssigner):
         original = assigner.forward
         assigner.forward = _with_int64_labels(original)
@@ -129,7 +130,7 @@ _active: dict[str, Callable[[], None]] = {}
 
 
 def apply_shims() -> list[str]:
-    """Switch on what the installed versions need, once; tells the user in one line. Returns the names of those active."""
+    """Switch on what the installed versions need, once, and say so in one line. Returns those active."""
     import paddle
     import ppdet
 

@@ -52,7 +52,7 @@ def scaler_class(
 ) -> type[Any]:
     """A GradScaler that tells `seen` of itself, takes `settings` besides its caller's, and steps within `phase`."""
 
-    class GradScaler(base):  # type: ignore[misc,valid-type]
+    class GradScaler(base):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**settings, **kwargs})
             seen(self)
@@ -71,7 +71,7 @@ def scaler_class(
 def parallel_class(base: type, seen: Callable[[Any], None]) -> type[Any]:
     """A DataParallel whose own reduction stays off: the slices' gradients are reduced once, by the micro-batch loop."""
 
-    class DataParallel(base):  # type: ignore[misc,valid-type]
+    class DataParallel(base):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.grad_need_sync = False
@@ -80,13 +80,14 @@ def parallel_class(base: type, seen: Callable[[Any], None]) -> type[Any]:
     return DataParallel
 
 
-def advancing(step: Callable[..., Any], skipped: Callable[[], bool]) -> Callable[..., Any]:
-    """`step`, left out after an optimizer step that the scaler skipped."""
+def preceded(step: Callable[..., Any], first: Callable[[], Any]) -> Callable[..., Any]:
+    """`step`, with `first` called before it."""
 
-    def advance(*args: Any, **kwargs: Any) -> Any:
-        return None if skipped() else step(*args, **kwargs)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        first()
+        return step(*args, **kwargs)
 
-    return advance
+    return both
 
 
 def stepping(step: Callable[..., Any], phase: OptimizerPhase) -> Callable[..., Any]:
@@ -97,11 +98,3 @@ def stepping(step: Callable[..., Any], phase: OptimizerPhase) -> Callable[..., A
             return step(*args, **kwargs)
 
     return metered
-
-
-def was_skipped(scaler: Any) -> bool:
-    """Whether the scaler left its last step out. A plain bool by then: Paddle has read it from the device itself."""
-    if scaler is None or not scaler.is_enable():
-        return False
-    # paddle 2.6.0 misspells it
-    return bool(getattr(scaler, "_cache_found_inf", getattr(scaler, "_cache_founf_inf", False)))
