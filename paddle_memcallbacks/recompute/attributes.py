@@ -10,7 +10,7 @@ from typing import Any
 
 import paddle
 
-from paddle_memcallbacks.recompute.nested import CONTAINERS, OnTensor, rebuild
+from paddle_memcallbacks.recompute.nested import CONTAINERS, rebuild
 
 _TENSOR_DICTS = ("_buffers", "_parameters", "_sub_layers")
 # what paddle keeps in a layer: hooks and names, which a forward has no business with
@@ -26,6 +26,7 @@ _PADDLE_OWN = frozenset(
         "_loaddict_holder",
         "_non_persistable_buffer_names_set",
         "_op_recorder",
+        "_original_funcs",
         "_state_dict_hooks",
     )
 )
@@ -43,59 +44,58 @@ class KeptAttributes:
     """
 
     def __init__(self, layers: Sequence[paddle.nn.Layer]) -> None:
-        self._content = _copied(_dicts_of(layers), _cut_from_graph)
+        self._content = _content_of(layers)
+        self._changeable: list[tuple[dict[str, Any], str, Any]] = []
+        memo: dict[int, Any] = {}
+        for live, content in self._content:
+            for key, value in live.items():
+                if (type(value) in CONTAINERS and key not in _PADDLE_OWN) or (
+                    isinstance(value, paddle.Tensor) and not value.is_leaf
+                ):
+                    content[key] = rebuild(value, _cut_from_graph, memo)
+                    self._changeable.append((live, key, content[key]))
 
     def put_back(self) -> None:
         """Give the layers the attributes from before the first pass."""
-        _restore(_copied([(live, content) for live, content in self._content], _as_it_is))
+        _restore(self._content)
+        memo: dict[int, Any] = {}
+        for live, key, kept in self._changeable:
+            # copies for this pass alone; what is kept stays for a third one
+            live[key] = rebuild(kept, _as_it_is, memo)
 
 
 class AttributesNow:
     """The attributes of some layers at this moment, to be put back as the very same objects."""
 
     def __init__(self, layers: Sequence[paddle.nn.Layer]) -> None:
-        self._content: Content = [(live, dict(content)) for live, content in _dicts_of(layers)]
+        self._content = _content_of(layers)
 
     def put_back(self) -> None:
         """Make the layers' attributes what they were."""
         _restore(self._content)
 
 
-def _dicts_of(layers: Sequence[paddle.nn.Layer]) -> Content:
+def _content_of(layers: Sequence[paddle.nn.Layer]) -> Content:
     found = []
     for layer in layers:
         own = layer.__dict__
-        found.append((own, own))
-        found.extend((own[key], own[key]) for key in _TENSOR_DICTS)
+        found.append((own, dict(own)))
+        found.extend((own[key], dict(own[key])) for key in _TENSOR_DICTS)
     return found
-
-
-def _copied(dicts: Content, on_tensor: OnTensor) -> Content:
-    memo: dict[int, Any] = {}
-    return [
-        (
-            live,
-            {
-                key: rebuild(value, on_tensor, memo) if _is_changeable(key, value) else value
-                for key, value in content.items()
-            },
-        )
-        for live, content in dicts
-    ]
-
-
-def _is_changeable(key: str, value: Any) -> bool:
-    return (type(value) in CONTAINERS and key not in _PADDLE_OWN) or isinstance(value, paddle.Tensor)
 
 
 def _restore(contents: Content) -> None:
     for live, content in contents:
+        is_reordered = False
         for key in [key for key in live if key not in content]:
             del live[key]
         for key, value in content.items():
-            if key not in live or live[key] is not value:
+            if key not in live:
+                is_reordered = True
                 live[key] = value
-        if any(one != other for one, other in zip(live, content, strict=True)):
+            elif live[key] is not value:
+                live[key] = value
+        if is_reordered:
             # named_buffers and state_dict go by this order
             live.clear()
             live.update(content)

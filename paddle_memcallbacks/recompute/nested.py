@@ -60,7 +60,7 @@ def _rebuild_tuple(value: Any, on_tensor: OnTensor, memo: dict[int, Any]) -> Any
 
 def _rebuild_container(value: Any, on_tensor: OnTensor, memo: dict[int, Any]) -> Any:
     # copied first and filled then: a container may hold itself
-    made = copy.copy(value)
+    made = value.copy()
     _remember(memo, value, made)
     if isinstance(value, dict):
         if not _only_atoms(value.values()):

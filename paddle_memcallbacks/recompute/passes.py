@@ -21,11 +21,9 @@ from paddle_memcallbacks.recompute.backward import done, moved_on, remember_erro
 from paddle_memcallbacks.recompute.errors import RecomputeError, unit_error
 from paddle_memcallbacks.recompute.inputs import KeptInputs
 from paddle_memcallbacks.recompute.rng import RngState
-from paddle_memcallbacks.recompute.tensors import Learned, TensorState, alias
+from paddle_memcallbacks.recompute.tensors import Learned, TensorState
 
 _NESTED_HOOKS = "only one pair of hooks"
-# paddle 2.6 takes the storage out of the tensor that an unpack hook returns
-_KEEPS_STORAGE = hasattr(paddle.Tensor, "_unsafe_share_buffer_to")
 
 
 class _Here(threading.local):
@@ -186,7 +184,7 @@ class _Unit:
             if not saved.fits(tensor):
                 misfit = misfit or f"{saved.dtype} {saved.shape}, then {_described(tensor)}"
                 return
-            saved.tensor = _without_graph(tensor)
+            saved.tensor = None if tensor is None else kept.tensors.without_graph(tensor)
             self._waiting += 1
 
         args, kwargs = kept.inputs.again()
@@ -283,14 +281,6 @@ def _marked(second_pass: bool) -> Iterator[None]:
         yield
     finally:
         _here.inside_unit, _here.second_pass = before
-
-
-def _without_graph(tensor: paddle.Tensor | None) -> paddle.Tensor | None:
-    """The same values without the second pass's graph, which nobody walks."""
-    if tensor is None or (_KEEPS_STORAGE and hasattr(tensor, "main_grad")):
-        # fused layers add to the saved weight's main_grad: it must be the weight itself
-        return tensor
-    return alias(tensor)
 
 
 def _refuse_unpack(_: Any) -> None:

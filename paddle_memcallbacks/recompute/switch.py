@@ -17,7 +17,7 @@ from paddle_memcallbacks.recompute.backward import hold_entries, release_entries
 from paddle_memcallbacks.recompute.errors import RecomputeError, unit_error
 from paddle_memcallbacks.recompute.names import is_inside, nearest_names
 from paddle_memcallbacks.recompute.passes import may_recompute, run_unit
-from paddle_memcallbacks.recompute.tensors import Learned
+from paddle_memcallbacks.recompute.tensors import Learned, hooks_keep_storage
 from paddle_memcallbacks.recompute.units import describe_layers, is_called
 
 _MARK = "_memcallbacks_unit"
@@ -66,6 +66,7 @@ class RecomputeSwitch:
         if self.active:
             return self
         self._check(self._units)
+        hooks_keep_storage()
         hold_entries()
         self.active = True
         try:

@@ -6,6 +6,8 @@ was. So small tensors are always copied, and a large one is compared once and th
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +68,8 @@ class TensorState:
             self._watched.append(_Watched(key, tensor, tensor.inplace_version))
             return
         size = tensor_bytes(tensor)
+        if size == 0:
+            return
         if size <= SMALL_BYTES or key in self._learned.changing:
             self._copies.append((tensor, tensor.clone()))
         elif key in self._learned.steady or (is_parameter and size > EXAMINE_BYTES):
@@ -120,11 +124,34 @@ class TensorState:
 
         return undo
 
+    def without_graph(self, tensor: paddle.Tensor) -> paddle.Tensor:
+        """A saved tensor of the second pass without that pass's graph, which nobody walks."""
+        if not hooks_keep_storage() or any(tensor is live for live, _ in self._copies):
+            return alias(tensor)
+        if tensor.is_leaf:
+            # the weight itself: fused layers add to its main_grad
+            return tensor
+        leaf = tensor.detach()
+        leaf.stop_gradient = tensor.stop_gradient
+        return leaf
+
     def write_back(self) -> None:
         """Write the contents from before the forward into the layers' own storage, for good."""
         with paddle.no_grad(), amp_off():
             for live, before in self._copies:
                 paddle.assign(before, live)
+
+
+@functools.cache
+def hooks_keep_storage() -> bool:
+    """Whether paddle leaves its storage to the tensor that an unpack hook returns. Tried out: paddle 2.6 takes it."""
+    with paddle.enable_grad(), amp_off():
+        given, x = paddle.ones([1]), paddle.zeros([1])
+        x.stop_gradient = False
+        with paddle.autograd.saved_tensors_hooks(lambda _: given, lambda tensor: tensor):
+            y = paddle.tanh(x)
+        y.backward()
+    return bool(given._is_initialized())
 
 
 def _tensors(layers: Sequence[paddle.nn.Layer]) -> Iterator[tuple[tuple[int, str, bool], paddle.Tensor, bool]]:
@@ -140,7 +167,7 @@ def _tensors(layers: Sequence[paddle.nn.Layer]) -> Iterator[tuple[tuple[int, str
 
 def _holds_state(tensor: Any, is_parameter: bool) -> bool:
     # a buffer with a graph is made anew by each forward (spectral norm's weight): the reference is its state
-    return (is_parameter or (tensor.stop_gradient and tensor.is_leaf)) and tensor._is_initialized() and tensor.size > 0
+    return (is_parameter or (tensor.stop_gradient and tensor.is_leaf)) and tensor._is_initialized()
 
 
 def _has_plain_storage(tensor: paddle.Tensor) -> bool:
@@ -162,8 +189,8 @@ def _give(live: paddle.Tensor, content: paddle.Tensor) -> None:
 def alias(tensor: paddle.Tensor) -> paddle.Tensor:
     """A leaf on the same storage that is a tensor of its own, with the same ``stop_gradient``.
 
-    `detach` is not: it follows when the first tensor is given other storage, and paddle 2.6 takes the storage out of
-    what an unpack hook returns. Paddle's own recompute loses a transposed tensor's strides here, which a PyLayer reads.
+    `detach` is not: it follows when the first tensor is given other storage, or when the storage is taken from it.
+    Paddle's own recompute loses a transposed tensor's strides here, which a PyLayer reads.
     """
     if not tensor.is_dense() or not tensor._is_initialized():
         other = tensor.detach()
@@ -179,7 +206,7 @@ def alias(tensor: paddle.Tensor) -> paddle.Tensor:
 
 def tensor_bytes(tensor: paddle.Tensor) -> int:
     """Bytes of a tensor's elements."""
-    return int(tensor.size) * int(tensor.element_size())
+    return math.prod(tensor.shape) * int(tensor.element_size())
 
 
 def _same(one: paddle.Tensor, other: paddle.Tensor) -> bool:

@@ -8,10 +8,12 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from paddle.base import core
+from paddle.distributed.fleet.utils import recompute
 from paddle.nn import functional as F
 
-from paddle_memcallbacks.recompute import find_units
-from tests.recompute.steps import assert_same, data, train
+from paddle_memcallbacks.recompute import find_units, recompute_units
+from tests.recompute.steps import assert_same, data, gradients, on_host, seed_all, state, train
 
 WIDTH = 8
 
@@ -388,6 +390,60 @@ def test_every_kind_of_state():
     assert any(name.endswith("written") for name in plain[0])
 
 
+def test_state_survives_a_third_pass():
+    def run(units):
+        seed_all()
+        model = Stack(Counting)
+        with recompute_units(model, units):
+            loss = model(data(4, WIDTH)).mean()
+            loss.backward(retain_graph=True)
+            loss.backward(retain_graph=True)
+            loss.backward()
+        return [gradients(model), state(model)], [block.python_state() for block in model.blocks]
+
+    (plain, plain_python), (on, on_python) = run([]), run(["blocks.0", "blocks.1"])
+    assert_same(plain, on)
+    assert plain_python == on_python
+
+
+def test_lists_shared_between_layers_of_a_unit():
+    class Writer(nn.Layer):
+        def __init__(self, shared):
+            super().__init__()
+            self.shared = shared
+            self.a = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            self.shared.append(len(self.shared))
+            return F.tanh(self.a(x)) * len(self.shared)
+
+    shared = []
+
+    def make():
+        shared.clear()
+        return Stack(lambda: nn.Sequential(Writer(shared), Writer(shared)))
+
+    assert_exact(make)
+    assert len(shared) == 4 * 3
+
+
+def test_a_buffer_made_in_forward():
+    class Making(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            x = F.tanh(self.a(x))
+            if not hasattr(self, "mean"):
+                self.mean = x.mean(axis=0).detach()
+                return x * 2
+            self.mean = self.mean * 0.5 + x.mean(axis=0).detach()
+            return x * self.mean
+
+    assert_exact(lambda: Stack(Making))
+
+
 def test_an_attribute_with_a_graph_in_the_loss():
     def loss_of(model):
         out = model(data(4, WIDTH)).mean()
@@ -520,16 +576,11 @@ def test_pylayer_with_transposed_and_sliced_tensors():
 
 def test_paddle_grad_and_retain_graph():
     def run(units):
-        from contextlib import nullcontext
-
-        from paddle_memcallbacks.recompute import recompute_units
-        from tests.recompute.steps import on_host, seed_all
-
         seed_all()
         model = Stack(Dropped)
         x = data(4, WIDTH)
         x.stop_gradient = False
-        with recompute_units(model, units) if units else nullcontext():
+        with recompute_units(model, units):
             y = (model(x) ** 2).mean()
             found = [on_host(g) for g in paddle.grad(y, [x, model.first.weight], retain_graph=True)]
             y.backward(retain_graph=True)
@@ -537,7 +588,7 @@ def test_paddle_grad_and_retain_graph():
             found += [on_host(x.grad), on_host(model.blocks[0].a.weight.grad)]
         return found
 
-    for one, other in zip(run(None), run(["blocks.0", "blocks.1"]), strict=True):
+    for one, other in zip(run([]), run(["blocks.0", "blocks.1"]), strict=True):
         assert one.tobytes() == other.tobytes()
 
 
@@ -555,18 +606,63 @@ def test_gradient_penalty():
 
 def test_outputs_that_go_backward_one_by_one():
     def run(units):
-        from contextlib import nullcontext
-
-        from paddle_memcallbacks.recompute import recompute_units
-        from tests.recompute.steps import gradients, seed_all
-
         seed_all()
         model = nn.Sequential(Dropped(), Outputs("tuple"))
         x = data(4, WIDTH)
-        with recompute_units(model, units) if units else nullcontext():
+        with recompute_units(model, units):
             a, b = model(x)
             (a**2).mean().backward(retain_graph=True)
             (b**3).mean().backward()
         return gradients(model)
 
-    assert_same([run(None)], [run(["0", "1"])])
+    assert_same([run([])], [run(["0", "1"])])
+
+
+class Reentrant(nn.Layer):
+    """A layer that uses paddle's own recompute inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Dropped()
+        self.b = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return F.tanh(self.b(recompute(self.inner, x)))
+
+
+def test_paddles_reentrant_recompute_inside_a_unit():
+    assert_exact(lambda: Stack(Reentrant))
+
+
+def test_a_unit_inside_paddles_reentrant_recompute():
+    assert_exact(lambda: Stack(Reentrant), units=["blocks.0.inner", "blocks.1.inner"])
+
+
+def test_amp_settings_of_the_first_pass():
+    seen = []
+
+    class Looking(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            tracer = paddle.framework._dygraph_tracer()
+            seen.append((tracer._amp_level, tracer._amp_dtype, tracer._use_promote, tracer._get_amp_op_list()))
+            return F.tanh(self.a(x))
+
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Looking())
+    tracer = paddle.framework._dygraph_tracer()
+    before = tracer._amp_level, tracer._amp_dtype, tracer._use_promote, tracer._get_amp_op_list()
+    with recompute_units(model, ["1"]):
+        # a CPU turns auto_cast off; these lists cast nothing
+        tracer._amp_level, tracer._amp_dtype, tracer._use_promote = core.AmpLevel.O1, "bfloat16", True
+        tracer._set_amp_op_list({"some_op"}, {"another_op"})
+        loss = model(data(4, WIDTH)).mean()
+        tracer._amp_level, tracer._amp_dtype, tracer._use_promote = before[:3]
+        tracer._set_amp_op_list(*before[3])
+        loss.backward()
+    assert seen[0][:2] == (core.AmpLevel.O1, "bfloat16")
+    assert seen[0][3] == ({"some_op"}, {"another_op"})
+    assert seen[1] == seen[0]
+    assert before == (tracer._amp_level, tracer._amp_dtype, tracer._use_promote, tracer._get_amp_op_list())
