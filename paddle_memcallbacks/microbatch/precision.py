@@ -37,7 +37,7 @@ class Fp32Accumulator:
             if gradient is None or gradient.dtype not in HALF:
                 continue
             part = gradient.astype("float32")
-            parameter.clear_gradient(set_to_zero=False)
+            parameter.clear_gradient(False)
             if index in self._sums:
                 self._sums[index].add_(part)
             else:

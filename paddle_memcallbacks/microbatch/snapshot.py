@@ -14,10 +14,12 @@ from paddle.base.framework import _dygraph_tracer
 # gradients that are looked at to see whether an earlier step left something in them
 _SAMPLED_GRADIENTS = 3
 _SMALL_ELEMENTS = 2**20
+# elements up to which a piece of state is copied without a second thought
+_SMALL_STATE = 2**16
 
 
 class GradMode:
-    """Whether gradients are recorded. An error inside a saved-tensor hook leaves Paddle's tracer with them off for good.
+    """Whether gradients are recorded. An error inside a saved-tensor hook leaves Paddle's tracer with them off.
 
     That is where memory runs out in the second pass of a recomputed unit: every later forward would train nothing,
     without a word.
@@ -123,7 +125,8 @@ class StepSnapshot:
         """Random states, the model's state, and empty gradients (zeros where there were some). Any number of times."""
         self._grad_mode.restore()
         for parameter, had_gradient, had_main_gradient in self._parameters:
-            parameter.clear_gradient(set_to_zero=had_gradient)
+            # set_to_zero; by keyword Paddle ignores it
+            parameter.clear_gradient(had_gradient)
             main = getattr(parameter, "main_grad", None)
             if main is not None:
                 parameter.main_grad = paddle.zeros_like(main) if had_main_gradient else None
@@ -132,36 +135,38 @@ class StepSnapshot:
 
 
 class StateKeeper:
-    """Knows which state of a model ever moves, so that later steps copy no more than that."""
+    """Knows which large state of a model never moves (masks, rotary tables), so that it is not copied in every step.
+
+    What is small is always copied: ``set_value`` and many kernels change state without counting an inplace version.
+    """
 
     def __init__(self, model: paddle.nn.Layer) -> None:
         self._slots = list(state_slots(model))
         self._looked = False
-        self._versions: dict[int, int] = {}
+        self._still: dict[int, int] = {}
 
     def keep(self) -> ModelState:
         """Copies of what may move in this step."""
-        if not self._looked:
-            return ModelState(self._slots)
         return ModelState([slot for index, slot in enumerate(self._slots) if self._may_move(index, slot)])
 
     def learn(self, kept: ModelState) -> None:
-        """After the first finished step: what has not moved is only watched from then on. Waits for the device once."""
+        """After the first finished step: large state that has not moved is watched from then on. Waits for the device."""
         if self._looked:
             return
         self._looked = True
         moved = {id(slot) for slot in kept.moved()}
         for index, slot in enumerate(self._slots):
-            if id(slot) not in moved and not _is_running_statistic(slot) and _holds_data(slot.tensor):
-                self._versions[index] = slot.tensor.inplace_version
+            tensor = slot.tensor
+            if _holds_data(tensor) and tensor.size > _SMALL_STATE and id(slot) not in moved:
+                self._still[index] = tensor.inplace_version
 
     def _may_move(self, index: int, slot: _Slot) -> bool:
-        version = self._versions.get(index)
+        version = self._still.get(index)
         if version is None:
             return True
         if _holds_data(slot.tensor) and slot.tensor.inplace_version == version:
             return False
-        del self._versions[index]
+        del self._still[index]
         return True
 
 
@@ -196,11 +201,6 @@ def _gradient_kinds(parameter: paddle.Tensor) -> tuple[bool, bool]:
 
 def _holds_data(tensor: Any) -> bool:
     return tensor is not None and tensor._is_initialized()
-
-
-def _is_running_statistic(slot: _Slot) -> bool:
-    """BatchNorm's may start to move in any step, and its kernel counts no inplace version."""
-    return slot.key in ("_mean", "_variance")
 
 
 def _same(tensor: Any, value: paddle.Tensor) -> bool:

@@ -49,7 +49,7 @@ class Runner:
         found = {name: p.grad.numpy().copy() for name, p in named.items() if p.grad is not None}
         self.model.clear_gradients()
         for parameter in self.model.parameters():
-            parameter.clear_gradient(set_to_zero=False)
+            parameter.clear_gradient(False)
         return found
 
     def state(self) -> dict[str, np.ndarray]:
