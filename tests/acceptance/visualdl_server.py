@@ -1,11 +1,9 @@
-"""The real VisualDL server, and pages of it in headless Chromium."""
+"""The real VisualDL server."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 READY_SECONDS = 60
-PAGE_SECONDS = 120
 
 
 @dataclass(frozen=True)
 class Server:
-    """A VisualDL server on the loopback."""
+    """A VisualDL server on the loopback, started beside the folder ``name``; it calls a run ``name/baseline``."""
 
+    name: str
     port: int
 
     def url(self, path: str) -> str:
@@ -34,24 +32,32 @@ class Server:
         return f"http://127.0.0.1:{self.port}/{path}"
 
     def api(self, path: str, **query: str) -> Any:
-        """What ``/app/api/<path>`` answers with, e.g. ``api("scalar/list", run="baseline", tag="train/loss")``."""
+        """What ``/app/api/<path>`` answers with, e.g. ``api("scalar/tags")``."""
         address = self.url(f"app/api/{path}") + ("?" + urllib.parse.urlencode(query) if query else "")
         with urllib.request.urlopen(address, timeout=20) as answer:
             body = json.load(answer)
         assert body["status"] == 0, body
         return body["data"]
 
+    def runs(self) -> list[str]:
+        """All runs."""
+        return sorted(self._short(run) for run in self.api("runs"))
+
     def tags(self) -> dict[str, list[str]]:
         """Scalar tags by run."""
         listed = self.api("scalar/tags")
         return {
-            run: [urllib.parse.unquote(tag) for tag in tags]
+            self._short(run): [urllib.parse.unquote(tag) for tag in tags]
             for run, tags in zip(listed["runs"], listed["tags"], strict=True)
         }
 
     def points(self, run: str, tag: str) -> list[tuple[int, float]]:
         """(step, value) of a curve."""
-        return [(int(point[1]), float(point[2])) for point in self.api("scalar/list", run=run, tag=tag)]
+        points = self.api("scalar/list", run=f"{self.name}/{run}", tag=tag)
+        return [(int(step), float(value)) for _, step, value in points]
+
+    def _short(self, run: str) -> str:
+        return run.removeprefix(f"{self.name}/")
 
 
 @contextlib.contextmanager
@@ -62,16 +68,16 @@ def visualdl_server(logdir: Path) -> Iterator[Server]:
         port = free.getsockname()[1]
     command = [
         str(Path(sys.executable).parent / "visualdl"),
-        f"--logdir={logdir}",
+        f"--logdir={logdir.name}",
         f"--port={port}",
         "--host=127.0.0.1",
         "--language=en",
         "--disable-telemetry",
     ]
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=logdir.parent)
         try:
-            server = Server(port)
+            server = Server(logdir.name, port)
             _wait(server, process, said)
             yield server
         finally:
@@ -94,42 +100,3 @@ def _wait(server: Server, process: subprocess.Popen[bytes], said: Any) -> None:
             return
         time.sleep(0.2)
     raise AssertionError(f"the server was not ready within {READY_SECONDS} s")
-
-
-def chromium() -> str | None:
-    """Chromium's command; None where it is not installed."""
-    return next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
-
-
-def rendered_text(url: str) -> str:
-    """The words of a page after its scripts have run."""
-    html = _browse(url, ["--dump-dom"])
-    html = re.sub(r"<(script|style)\b.*?</\1>", " ", html, flags=re.DOTALL)
-    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
-
-
-def screenshot(url: str, path: Path, width: int = 1600, height: int = 1200) -> None:
-    """A picture of a page after its scripts have run."""
-    _browse(url, [f"--screenshot={path}", f"--window-size={width},{height}"])
-
-
-def _browse(url: str, options: list[str]) -> str:
-    browser = chromium()
-    assert browser is not None
-    with tempfile.TemporaryDirectory() as profile:
-        command = [
-            browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--virtual-time-budget=15000",
-            f"--user-data-dir={profile}",
-            *options,
-            url,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PAGE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
