@@ -126,10 +126,10 @@ class TensorState:
 
     def without_graph(self, tensor: paddle.Tensor) -> paddle.Tensor:
         """A saved tensor of the second pass without that pass's graph, which nobody walks."""
-        if not hooks_keep_storage() or any(tensor is live for live, _ in self._copies):
+        if not hooks_keep_storage():
             return alias(tensor)
         if tensor.is_leaf:
-            # the weight itself: fused layers add to its main_grad
+            # as the plain graph has it: the weight itself, whose main_grad fused layers add to, and today's state
             return tensor
         leaf = tensor.detach()
         leaf.stop_gradient = tensor.stop_gradient

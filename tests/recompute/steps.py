@@ -75,7 +75,7 @@ def train(
 def assert_same(one: list[dict[str, np.ndarray]], other: list[dict[str, np.ndarray]]) -> None:
     assert len(one) == len(other)
     for step, (a, b) in enumerate(zip(one, other, strict=True)):
-        assert a.keys() == b.keys(), step
+        assert list(a) == list(b), step
         differing = [name for name in a if a[name].tobytes() != b[name].tobytes()]
         assert not differing, (step, differing)
 
