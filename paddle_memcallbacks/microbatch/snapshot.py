@@ -150,7 +150,7 @@ class StateKeeper:
         return ModelState([slot for index, slot in enumerate(self._slots) if self._may_move(index, slot)])
 
     def learn(self, kept: ModelState) -> None:
-        """After the first finished step: large state that has not moved is watched from then on. Waits for the device."""
+        """After the first finished step: large state that has not moved is only watched. Waits for the device."""
         if self._looked:
             return
         self._looked = True
