@@ -142,10 +142,10 @@ def parse_run(lines: Iterable[str]) -> Run:
             texts = [text for text in texts if text.step <= last]
         elif after_header:
             steps, texts, header = {}, [], _as_first(header)
-        after_header = "run" in entry
-        if after_header:
-            first_started = header.get("first_started")
-            header, end = {"first_started": first_started, **(_section(entry, "run") or {})}, None
+        opening = _section(entry, "run")
+        after_header = opening is not None
+        if opening is not None:
+            header, end = {"first_started": header.get("first_started"), **opening}, None
             segment += 1
         active = _section(entry, "active") or active
         end = _section(entry, "end") or end

@@ -44,7 +44,7 @@ def recorded_lines(path: str | Path | None, up_to: int, interval: int = 1) -> li
                 kept = [each for each in kept if each.step <= resumed]
             elif began:
                 kept = []
-            began = "run" in entry
+            began = isinstance(entry.get("run"), dict)
             recorded = _recorded(entry)
             if recorded is None or not 0 < recorded.step <= up_to:
                 continue
