@@ -8,13 +8,14 @@ from paddle_memcallbacks.alerts import Alert
 
 MIB = 2**20
 _PARTS = 4
+_STEADY = 0.6
 
 
 def growth_bytes_per_step(samples: Sequence[tuple[int, int]]) -> float | None:
     """How fast memory grows: the least-squares slope of (step, allocated bytes), in bytes a step.
 
     None where it does not grow steadily: fewer than eight samples; one of four consecutive parts does not lie wholly
-    above the part before (noise, a jump with flat ends); or the last part rises by less than half of what the slope
+    above the part before (noise, a jump with flat ends); or the last part rises by less than 0.6 of what the slope
     says (a cache that fills up). The order of the parts is a rank test, so whatever the noise looks like, n samples
     without a trend pass it with the chance ((n/4)!)**4 / n!, which is 1.6e-8 for 16.
     """
@@ -32,7 +33,7 @@ def growth_bytes_per_step(samples: Sequence[tuple[int, int]]) -> float | None:
         return None
     slope = sum((step - mean_step) * (size - mean_bytes) for step, size in samples) / spread
     (step_before, bytes_before), (step_last, bytes_last) = _mean(parts[-2]), _mean(parts[-1])
-    if bytes_last - bytes_before < 0.5 * slope * (step_last - step_before):
+    if bytes_last - bytes_before < _STEADY * slope * (step_last - step_before):
         return None
     return slope
 
@@ -42,7 +43,7 @@ class GrowthWatch:
 
     Samples are looked at in windows of single steps, and of the minima of 2, 4, 8, ... steps: a leak of once in many
     steps, or one that is smaller than the noise, shows up in a coarser window. Growth by more than the noise's range
-    within 2**k steps is told at the latest after ``1.5 * window * 2**k`` steps.
+    within 2**k steps is told within about ``1.5 * window * 2**k`` steps.
 
     Args:
         window: samples of one window.
