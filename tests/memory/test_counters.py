@@ -53,6 +53,7 @@ def test_the_peak_of_the_process_outlives_resets(fake, name):
     assert memory_reading().peak_allocated_bytes == 1000
     own.use(500)
     memory.reset_peak()
+    assert memory_reading().peak_allocated_bytes == 1000
     own.use(600)
     assert memory.peak_since_reset_bytes() == 1200
     assert memory_reading().peak_allocated_bytes == 1200
