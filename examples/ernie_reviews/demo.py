@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="optimizer steps of each run")
     parser.add_argument("--output", type=Path, default=Path("demo_output"), help="folder for the runs")
     options = parser.parse_args()
-    console = Console()
+    console = Console(width=max(Console().width, 118))
     shutil.rmtree(options.output, ignore_errors=True)
     with console.status("") as status:
         for number, (name, arguments) in enumerate(RUNS.items(), 1):
@@ -67,6 +67,7 @@ def train(name: str, arguments: list[str], steps: int, output: Path) -> None:
         f"--max_steps={steps}",
         "--logging_steps=1",
         "--memory_interval=1",
+        "--visualdl_interval=1",
         "--dropout=0",
         "--learning_rate=2e-4",
         "--save_strategy=no",
