@@ -77,7 +77,7 @@ def raise_alert(alert: Alert) -> None:
     logger.log(level, alert.text())
 
 
-class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+class _StderrHandler(logging.StreamHandler):
     """Writes to whatever ``sys.stderr`` is now, so that a redirected stream is honoured."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, NoReturn, Optional
 
 import typer
 from rich.console import Console
@@ -34,7 +34,7 @@ def run(context: typer.Context, script: Script, config: Config = None) -> None:
 
     [dim]paddle-mem run --config mem.yml train.py --output_dir out[/dim]
 
-    [dim]python -m paddle.distributed.launch --nproc_per_node 2 -m paddle_memcallbacks run --config mem.yml train.py[/dim]
+    [dim]python -m paddle.distributed.launch --nproc_per_node 2 -m paddle_memcallbacks run train.py[/dim]
     """
     _launch(_read(config), script, context.args)
 
@@ -142,7 +142,7 @@ def _launch(config: MemoryConfig, script: Path, arguments: list[str], first_batc
         _fail(str(error))
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     Console(stderr=True).print(f"[bold red]error:[/] {message}", highlight=False, soft_wrap=True)
     raise typer.Exit(2)
 

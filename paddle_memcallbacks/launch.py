@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
+import importlib.util
 import runpy
 import sys
 from collections.abc import Callable, Sequence

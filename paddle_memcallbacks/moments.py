@@ -1,4 +1,4 @@
-"""The optimizer's moments, created before the first step: an OOM then comes before the weights have moved, not amid them."""
+"""The optimizer's moments, created before the first step, so that an OOM comes before any weight has moved."""
 
 from __future__ import annotations
 

@@ -217,7 +217,9 @@ class Session:
         assert self._memory is not None
         return StepResult(outcome.mean_loss, skipped, outcome.micro_batches, self._memory.peak_bytes)
 
-    def plain_functions(self, compute_loss: Callable[[paddle.nn.Layer, Any], Any]) -> tuple[ForwardBackward, ForwardOnly]:
+    def plain_functions(
+        self, compute_loss: Callable[[paddle.nn.Layer, Any], Any]
+    ) -> tuple[ForwardBackward, ForwardOnly]:
         """The two functions that `run_batch` takes, from a plain loop's ``compute_loss``."""
 
         def forward_only(micro_batch: Any) -> Any:

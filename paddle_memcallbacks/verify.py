@@ -1,4 +1,4 @@
-"""``paddle-mem verify``: one step of the user's own model whole, in micro-batches and recomputed, gradients compared."""
+"""``paddle-mem verify``: one step of the user's own model whole, in micro-batches and recomputed, compared."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Verdict:
 
 
 def group_of(name: str) -> str:
-    """The first two dotted parts of a parameter's name: ``ernie.encoder.layers.0.norm1.weight`` -> ``ernie.encoder``."""
+    """The first two dotted parts of a parameter's layer: ``ernie.encoder.layers.0.weight`` -> ``ernie.encoder``."""
     return ".".join(name.split(".")[:-1][:2]) or name
 
 

@@ -6,7 +6,8 @@ from paddle_memcallbacks.doctor import BREAKAGES, find_breakages, version_number
 
 
 @pytest.mark.parametrize(
-    ("version", "numbers"), [("0.36.2", (0, 36, 2)), ("7.36.2", (7, 36, 2)), ("3.0.0b4", (3, 0, 4)), ("82.0.dev1", (82, 0))]
+    ("version", "numbers"),
+    [("0.36.2", (0, 36, 2)), ("7.36.2", (7, 36, 2)), ("3.0.0b4", (3, 0, 4)), ("82.0.dev1", (82, 0))],
 )
 def test_versions_as_numbers(version, numbers):
     assert version_numbers(version)[:2] == numbers[:2]

@@ -5,7 +5,14 @@ from paddle_memcallbacks.effective import Effective
 
 def test_every_part_is_told():
     line = Effective(
-        rows=30, micro_batch_size=8, ranks=2, steps_per_epoch=7, amp="O1 float16", units=3, units_found=4, budget_bytes=2**33
+        rows=30,
+        micro_batch_size=8,
+        ranks=2,
+        steps_per_epoch=7,
+        amp="O1 float16",
+        units=3,
+        units_found=4,
+        budget_bytes=2**33,
     ).line()
     assert line == (
         "active: micro-batch 8 x accumulation 4 x ranks 2 = batch 60, 7 steps an epoch, AMP O1 float16, "

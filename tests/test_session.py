@@ -13,7 +13,9 @@ from paddle_memcallbacks.writers import WriterGroup
 def build():
     paddle.seed(3)
     blocks = [
-        paddle.nn.Sequential(paddle.nn.Linear(16, 64), paddle.nn.GELU(), paddle.nn.Dropout(0.1), paddle.nn.Linear(64, 16))
+        paddle.nn.Sequential(
+            paddle.nn.Linear(16, 64), paddle.nn.GELU(), paddle.nn.Dropout(0.1), paddle.nn.Linear(64, 16)
+        )
         for _ in range(3)
     ]
     return paddle.nn.Sequential(*blocks, paddle.nn.Linear(16, 1))
@@ -22,7 +24,10 @@ def build():
 def batches(count, rows=12):
     rng = np.random.RandomState(0)
     return [
-        {"x": paddle.to_tensor(rng.randn(rows, 16).astype("float32")), "y": paddle.to_tensor(rng.randn(rows, 1).astype("float32"))}
+        {
+            "x": paddle.to_tensor(rng.randn(rows, 16).astype("float32")),
+            "y": paddle.to_tensor(rng.randn(rows, 1).astype("float32")),
+        }
         for _ in range(count)
     ]
 

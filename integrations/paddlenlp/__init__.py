@@ -1,4 +1,4 @@
-"""PaddleNLP: ``Trainer(..., callbacks=[MemoryCallback(cfg)])``. Importing this wraps the Trainer once (see trainer.py)."""
+"""PaddleNLP: ``Trainer(..., callbacks=[MemoryCallback(cfg)])``. Importing this wraps the Trainer once: trainer.py."""
 
 from .arguments import MemoryArgumentParser, MemoryArguments
 from .callback import MemoryCallback

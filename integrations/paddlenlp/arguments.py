@@ -33,7 +33,8 @@ def _fields() -> list[tuple[str, Any, Any]]:
     for flat, (section, key) in flat_names().items():
         if flat in _NATIVE:
             continue
-        info = MemoryConfig.model_fields[section].annotation.model_fields[key]  # type: ignore[union-attr]
+        section_type: Any = MemoryConfig.model_fields[section].annotation
+        info = section_type.model_fields[key]
         help_text = (info.description or "").replace("%", "%%")
         field: Any = dataclasses.field(default=None, metadata={"help": help_text})
         # PdArgumentParser knows Optional[X] only in this spelling
@@ -54,7 +55,7 @@ MemoryArguments = dataclasses.make_dataclass(
 )
 
 
-class MemoryArgumentParser(PdArgumentParser):  # type: ignore[misc]
+class MemoryArgumentParser(PdArgumentParser):
     """PdArgumentParser that reads our keys nested in a JSON or YAML file, takes no abbreviations, and fails on typos.
 
     ``MemoryArgumentParser((ModelArguments, TrainingArguments, MemoryArguments))``; then as PdArgumentParser.

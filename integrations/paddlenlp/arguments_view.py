@@ -1,4 +1,4 @@
-"""The Trainer's arguments while a run is taken over: the loop sees whole batches, the user's files see the user's values.
+"""The Trainer's arguments while a run is taken over: the loop sees whole batches, files show the user's values.
 
 The arguments keep their identity (callbacks and scripts hold them); only their class is swapped for the run.
 """
@@ -44,7 +44,7 @@ def _original(args: Any) -> Any:
     """A copy of the arguments with the class and the values that the user gave them."""
     state = dict(args.__dict__)
     users = state.pop(_USERS)
-    restored = object.__new__(type(args).__mro__[2])
+    restored: Any = object.__new__(type(args).__mro__[2])
     restored.__dict__.update({**state, **users})
     return restored
 

@@ -14,7 +14,7 @@ from paddle_memcallbacks.config import MemoryConfig, load_config
 from .run import Run
 
 
-class MemoryCallback(TrainerCallback):  # type: ignore[misc]
+class MemoryCallback(TrainerCallback):
     """Micro-batches, recompute, memory, loss scale and VisualDL for a PaddleNLP Trainer.
 
     ``Trainer(..., callbacks=[MemoryCallback(cfg)])`` is all that is needed.

@@ -71,7 +71,9 @@ class Curves:
             return
         try:
             writer = open_log_writer(self._native_file)
-            numbers = {tag: float(value) for tag, value in rewrite_logs(logs).items() if isinstance(value, (int, float))}
+            numbers = {
+                tag: float(value) for tag, value in rewrite_logs(logs).items() if isinstance(value, (int, float))
+            }
             add_metrics(writer, self.trainer.state.global_step, numbers)
             writer.close()
         except Exception as error:

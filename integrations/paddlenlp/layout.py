@@ -44,7 +44,7 @@ def check_resume(step: int, saved: Layout, now: Layout, saved_by: str) -> str:
     if step <= min(saved.steps_per_epoch or 0, now.steps_per_epoch or 0):
         return (
             f"resumed at step {step}, in the first epoch of a checkpoint by {saved_by}: "
-            f"{saved.steps_per_epoch} steps an epoch there, {now.steps_per_epoch} here (the unfinished window is a step)"
+            f"{saved.steps_per_epoch} steps an epoch there, {now.steps_per_epoch} here (the unfinished window is one)"
         )
     raise ConfigError(
         f"the checkpoint of step {step} counts {saved.steps_per_epoch} steps an epoch ({saved_by}), this run counts "

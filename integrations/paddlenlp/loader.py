@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,8 @@ class _Joined:
             yield joined
 
     def __len__(self) -> int:
-        return -(-super().__len__() // self._join)  # type: ignore[misc]
+        batches: int = super().__len__()  # type: ignore[misc]
+        return math.ceil(batches / self._join)
 
 
 def enlarge(loader: Any, factor: int, rows: int, where: str) -> Any:
@@ -56,7 +58,7 @@ def enlarge(loader: Any, factor: int, rows: int, where: str) -> Any:
             f"the train loader of {where} fixes its batch size to {size}, not the {rows} rows of a step: "
             f"{factor} consecutive batches of it are joined."
         )
-        joined_class = type(type(sampler).__name__, (_Joined, type(sampler)), {})
+        joined_class: Any = type(type(sampler).__name__, (_Joined, type(sampler)), {})
         joined = joined_class.__new__(joined_class)
         joined.__dict__.update(sampler.__dict__, _join=factor)
         enlarged = copy.copy(loader)

@@ -17,7 +17,7 @@ def refuse_unsupported(trainer: Any, base_class: type) -> None:
     args = trainer.args
     if args.pipeline_parallel_degree > 1:
         raise ConfigError(
-            f"pipeline_parallel_degree={args.pipeline_parallel_degree}: pipeline parallel slices its own micro-batches. "
+            f"pipeline_parallel_degree={args.pipeline_parallel_degree}: pipeline parallel slices batches itself. "
             "Remove MemoryCallback, or train without pipeline parallel."
         )
     if len(args.sharding) > 0:
@@ -27,7 +27,9 @@ def refuse_unsupported(trainer: Any, base_class: type) -> None:
             "twice. Remove MemoryCallback, or train with plain data parallel."
         )
     if getattr(args, "enable_auto_parallel", False):
-        raise ConfigError("enable_auto_parallel: the auto-parallel Trainer has a loop of its own. Remove MemoryCallback.")
+        raise ConfigError(
+            "enable_auto_parallel: the auto-parallel Trainer has a loop of its own. Remove MemoryCallback."
+        )
     override = type(trainer).training_step
     if override is not base_class.training_step and not _may_reach_super(override):  # type: ignore[attr-defined]
         raise ConfigError(

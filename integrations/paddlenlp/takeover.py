@@ -76,7 +76,7 @@ def _notes(steps: int, micro: int, native_steps: int) -> tuple[str, ...]:
     if native_steps > 1:
         notes += (
             f"gradient_accumulation_steps={native_steps} is taken over by gradient_accumulation: the reader gives "
-            f"{steps * micro} rows a step, sliced into micro-batches of {micro}; the Trainer's own accumulation is off.",
+            f"{steps * micro} rows a step, in micro-batches of {micro}; the Trainer's own accumulation is off.",
         )
     if steps > MANY_STEPS:
         notes += (
@@ -101,10 +101,7 @@ def decide_recompute(section: RecomputeConfig, explicit: bool, native: bool) -> 
         raise ConfigError(
             "recompute.enable: false contradicts recompute=True of the Trainer's arguments. Set only one of them."
         )
-    if section.enable:
-        taken = section
-    else:
-        taken = RecomputeConfig(enable=True, layers="auto")
+    taken = section if section.enable else RecomputeConfig(enable=True, layers="auto")
     note = (
         "recompute=True is taken over by recompute: the units are recomputed by this library, the Trainer's own "
         "recompute (which ignores layers that do not know it) is off."

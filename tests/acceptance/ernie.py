@@ -21,7 +21,7 @@ def example() -> Any:
 
 
 def build_trainer(folder: Path, callbacks: list[Any], *, trainer_class: Any = None, **settings: Any) -> Any:
-    """A Trainer on a small ERNIE; ``settings`` are the Trainer's arguments, and dropout, rows, layers of the example."""
+    """A Trainer on a small ERNIE; ``settings`` are the Trainer's arguments, and dropout, rows, layers of the model."""
     from paddlenlp.trainer import Trainer, TrainingArguments
 
     train = example()

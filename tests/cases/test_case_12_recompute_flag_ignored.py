@@ -82,8 +82,9 @@ def test_the_flag_is_taken_over_and_saves(tmp_path, caplog):
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):
-    from paddle_memcallbacks import RecomputeError
     from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
+
+    from paddle_memcallbacks import RecomputeError
 
     with pytest.raises(RecomputeError, match="encoder"):
         held_after_forward(tmp_path, False, [MemoryCallback({"recompute": {"layers": ["encoder.*"]}})])

@@ -66,8 +66,9 @@ def test_one_message_and_fp32(tmp_path, caplog, arguments, keys, message):
 
 
 def test_off_by_name_against_the_flag_is_a_contradiction(tmp_path):
-    from paddle_memcallbacks import ConfigError
     from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
+
+    from paddle_memcallbacks import ConfigError
 
     with pytest.raises(ConfigError, match="amp.enable.*fp16=True"):
         train(tmp_path, [MemoryCallback({"amp": {"enable": False}})], fp16=True)

@@ -71,9 +71,8 @@ def test_bools_go_as_text(tmp_path, protobuf_7, caplog):
 
 
 def test_any_other_failure_of_the_writer_is_one_warning(tmp_path, monkeypatch, caplog):
-    from visualdl import LogWriter
-
     from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
+    from visualdl import LogWriter
 
     def full(self, *args, **kwargs):
         raise OSError(28, "No space left on device")

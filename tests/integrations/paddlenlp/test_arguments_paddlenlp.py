@@ -9,9 +9,8 @@ pytestmark = pytest.mark.paddlenlp
 
 @pytest.fixture
 def parser():
-    from paddlenlp.trainer import TrainingArguments
-
     from paddle_memcallbacks.integrations.paddlenlp import MemoryArgumentParser, MemoryArguments
+    from paddlenlp.trainer import TrainingArguments
 
     return MemoryArgumentParser((TrainingArguments, MemoryArguments))
 

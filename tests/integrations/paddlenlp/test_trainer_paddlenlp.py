@@ -42,9 +42,8 @@ def build(tmp_path, callbacks, trainer_class=None, dataset=None, **settings):
 
 
 def test_wrapped_once_and_put_back():
-    from paddlenlp.trainer import Trainer
-
     from paddle_memcallbacks.integrations import paddlenlp as ours
+    from paddlenlp.trainer import Trainer
 
     wrapped = Trainer.train
     ours.install()
@@ -62,8 +61,9 @@ def test_nothing_happens_without_the_callback(tmp_path):
 
 
 def test_activate_gives_every_trainer_the_callback(tmp_path):
-    from paddle_memcallbacks.config import load_config
     from paddle_memcallbacks.integrations import paddlenlp as ours
+
+    from paddle_memcallbacks.config import load_config
 
     ours.activate(load_config({"gradient_accumulation": {"steps": 2}}))
     try:
@@ -92,9 +92,8 @@ def test_arguments_are_the_users_again_after_an_error(tmp_path):
 
 
 def test_the_arguments_view_shows_the_users_values():
-    from paddlenlp.trainer import TrainingArguments
-
     from paddle_memcallbacks.integrations.paddlenlp.arguments_view import overlay
+    from paddlenlp.trainer import TrainingArguments
 
     args = TrainingArguments(output_dir="out", gradient_accumulation_steps=4, device="cpu")
     with overlay(args, gradient_accumulation_steps=1):
@@ -113,8 +112,9 @@ def test_the_arguments_view_shows_the_users_values():
     [({"pipeline_parallel_degree": 2}, "pipeline_parallel_degree=2"), ({"sharding": ["stage1"]}, "sharding='stage1'")],
 )
 def test_modes_that_slice_by_themselves_are_refused(tmp_path, settings, name):
-    from paddle_memcallbacks import ConfigError
     from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
+
+    from paddle_memcallbacks import ConfigError
 
     trainer = build(tmp_path, [MemoryCallback()])
     for key, value in settings.items():
@@ -124,10 +124,10 @@ def test_modes_that_slice_by_themselves_are_refused(tmp_path, settings, name):
 
 
 def test_a_loader_that_cannot_be_enlarged_is_refused(tmp_path):
+    from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
     from paddlenlp.trainer import Trainer
 
     from paddle_memcallbacks import ConfigError
-    from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
 
     class OwnLoader(Trainer):
         def get_train_dataloader(self):
@@ -139,10 +139,10 @@ def test_a_loader_that_cannot_be_enlarged_is_refused(tmp_path):
 
 
 def test_a_step_that_bypasses_ours_is_refused_before_the_optimizer_moves(tmp_path):
+    from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
     from paddlenlp.trainer import Trainer
 
     from paddle_memcallbacks import ConfigError
-    from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
 
     class Bypass(Trainer):
         def training_step(self, model, inputs):
