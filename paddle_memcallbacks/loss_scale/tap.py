@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 _MARK = "_memcallbacks_tap"
 
@@ -31,6 +31,12 @@ def found_inf(scaler: Any) -> bool:
     return flag if isinstance(flag, bool) else bool(flag)
 
 
+class _Saved(NamedTuple):
+    own: Any
+    original: Any
+    wrapper: Any
+
+
 class ScalerTap:
     """Wraps ``step``, ``update``, ``minimize``, ``unscale_`` and ``_unscale`` of one scaler."""
 
@@ -38,7 +44,7 @@ class ScalerTap:
         self.scaler = scaler
         self._listener = listener
         self._stepped = False
-        self._saved: dict[str, Any] = {}
+        self._saved: dict[str, _Saved] = {}
 
     @property
     def attached(self) -> bool:
@@ -63,22 +69,25 @@ class ScalerTap:
             "_unscale": self._unscale_inside,
         }
         for name, wrapper in wrappers.items():
-            self._saved[name] = (vars(self.scaler).get(name), getattr(self.scaler, name))
+            self._saved[name] = _Saved(vars(self.scaler).get(name), getattr(self.scaler, name), wrapper)
             setattr(self.scaler, name, wrapper)
         setattr(self.scaler, _MARK, self)
 
     def detach(self) -> None:
         """Give the scaler its own methods back."""
-        for name, (own, _) in self._saved.items():
-            if own is None:
+        for name, saved in self._saved.items():
+            if vars(self.scaler).get(name) != saved.wrapper:
+                # fleet.distributed_scaler, or another, has put its own over ours
+                continue
+            if saved.own is None:
                 delattr(self.scaler, name)
             else:
-                setattr(self.scaler, name, own)
+                setattr(self.scaler, name, saved.own)
         self._saved = {}
         vars(self.scaler).pop(_MARK, None)
 
     def _step(self, optimizer: Any) -> Any:
-        original = self._saved["step"][1]
+        original = self._saved["step"].original
         if not self.scaler._enable:
             self._listener.on_disabled(optimizer)
             return original(optimizer)
@@ -90,12 +99,12 @@ class ScalerTap:
         return result
 
     def _update(self) -> Any:
-        result = self._saved["update"][1]()
+        result = self._saved["update"].original()
         self._after_update()
         return result
 
     def _minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        original = self._saved["minimize"][1]
+        original = self._saved["minimize"].original
         if not self.scaler._enable:
             self._listener.on_disabled(optimizer)
             return original(optimizer, *args, **kwargs)
@@ -105,12 +114,12 @@ class ScalerTap:
         return result
 
     def _unscale(self, optimizer: Any) -> Any:
-        result = self._saved["unscale_"][1](optimizer)
+        result = self._saved["unscale_"].original(optimizer)
         self._listener.on_unscaled()
         return result
 
     def _unscale_inside(self, optimizer: Any) -> Any:
-        result = self._saved["_unscale"][1](optimizer)
+        result = self._saved["_unscale"].original(optimizer)
         self._listener.on_unscaled()
         return result
 

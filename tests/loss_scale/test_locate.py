@@ -104,6 +104,14 @@ def test_on_several_ranks_a_clean_trace_means_another_rank():
     assert locate(_trace(), ["b.y.weight", "a.weight"], ranks=2).layer == "b.y"
     assert locate(_trace(bad_gradients={"a"}), ["a.weight"], ranks=2).kind == "backward"
     assert locate(_trace(), ["b.y.weight"], ranks=1).kind == "parameter"
+    # this rank saw a bad gradient itself, further from the loss: b.y made it
+    assert locate(_trace(bad_gradients={"b.x", "a"}), ["b.y.weight"], ranks=2).kind == "parameter"
+
+
+def test_a_neighbour_that_was_bad_in_another_micro_batch_is_not_called_finite():
+    fine, bad = _trace(), (GradientEvent("b.x", False, "t2"), GradientEvent("b.y", False, "t3"))
+    cause = locate(Trace(fine.events, fine.gradients + bad, TYPES), [])
+    assert cause.layer == "b.x" and "b.y" not in cause.text
 
 
 def test_the_order_is_that_of_execution_not_of_the_model():

@@ -179,9 +179,10 @@ def test_a_mask_of_minus_inf_is_no_fault(real_scaler):
             return self.head(self.attention(x, attn_mask=mask)).mean(axis=1)
 
     model = Masked()
-    with planted(model, Plant("head", "forward", float("inf"))):
+    with planted(model, Plant("attention.q_proj", "forward", float("inf"))):
         alerts, _ = _train(model, real_scaler(), 5)
-    assert alerts[-1].data["layer"] == "head" and alerts[-1].data["cause"] == "forward"
+    # the mask is an input of `attention`, and not what was wrong with it
+    assert alerts[-1].data["layer"] == "attention.q_proj" and alerts[-1].data["cause"] == "forward"
 
 
 def test_every_skip_is_named_by_its_key_and_hooks_live_for_one_step(real_scaler):

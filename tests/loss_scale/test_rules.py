@@ -244,6 +244,15 @@ def test_a_scaler_that_turns_itself_off_is_told_once_and_training_goes_on(real_s
     assert loop.weight.numpy()[0] < 1.0 and loop.schedule.last_epoch == 2
 
 
+def test_a_flag_from_before_the_watch_does_not_stick_under_a_scaler_that_is_off(real_scaler):
+    for how in ("step", "minimize"):
+        loop = Loop(real_scaler(), how, 1.0)
+        loop.optimizer._set_auxiliary_var("found_inf", True)
+        loop.scaler._enable = False
+        loop.step(1.0)
+        assert loop.weight.numpy()[0] < 1.0
+
+
 def test_detach_gives_everything_back(real_scaler):
     scaler = real_scaler()
     before = dict(vars(scaler))
@@ -260,6 +269,26 @@ def test_detach_gives_everything_back(real_scaler):
     loop.weight.grad.set_value(np.array([math.inf], dtype="float32"))
     scaler.step(loop.optimizer)
     assert loop.watch.state.steps == 1
+
+
+def test_wrappers_of_others_are_kept_on_both_sides(real_scaler):
+    # fleet.distributed_scaler replaces _unscale on the instance, before or after the watch comes
+    scaler, called = real_scaler(), []
+    inner = scaler._unscale
+    before = lambda optimizer: called.append("before") or inner(optimizer)
+    scaler._unscale = before
+    loop = Loop(scaler, "step", 1.0)
+    loop.step(math.inf)
+    loop.watch.detach()
+    assert scaler._unscale is before
+    loop.watch.attach()
+    ours = scaler._unscale
+    after = lambda optimizer: called.append("after") or ours(optimizer)
+    scaler._unscale = after
+    assert loop.step(math.inf)[0].skipped
+    assert called == ["before", "after", "before"]
+    loop.watch.detach()
+    assert scaler._unscale is after and "step" not in vars(scaler)
 
 
 def test_a_replaced_scaler_is_watched_and_the_old_one_let_go(real_scaler):

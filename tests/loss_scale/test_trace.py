@@ -147,6 +147,26 @@ def test_a_layer_that_raises_does_not_confuse_the_next_forward():
     assert locate(trace.finish(), []).layer == "blocks.1.act"
 
 
+def test_an_exception_that_a_layer_catches_leaves_the_nesting_right():
+    class Tries(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.wrong, self.right = paddle.nn.Linear(9, 4), paddle.nn.Linear(4, 4)
+
+        def forward(self, x):
+            try:
+                return self.wrong(x)
+            except ValueError:
+                return self.right(x)
+
+    model = paddle.nn.Sequential(Tries(), paddle.nn.GELU())
+    trace = FirstNonFinite(model)
+    trace.attach()
+    model(paddle.randn([2, 4]))
+    parents = {(event.layer, event.kind): event.parent for event in trace.finish().events}
+    assert parents[("0", "output")] == "" and parents[("1", "input")] == "" and parents[("1", "output")] == ""
+
+
 def test_float16_gradients_and_outputs_are_looked_at():
     class Half(paddle.nn.Layer):
         def forward(self, x):
