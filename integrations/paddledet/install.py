@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ppdet.engine
 from ppdet.core import workspace
-from ppdet.engine import trainer_ssod
+from ppdet.engine import Trainer, trainer_ssod
 from ppdet.engine.callbacks import ComposeCallback
 from ppdet.utils import cli
 
@@ -22,8 +21,6 @@ from . import flags, resume
 from .callback import MemoryCallback, callback_of
 from .prepare import ATTRIBUTE, initialise, read_keys, refuse_other_loop
 from .shims import apply_shims, remove_shims
-
-Trainer = ppdet.engine.Trainer
 
 _undo: list[Callable[[], None]] = []
 _beside: list[Mapping[str, Any]] = []

@@ -1,5 +1,7 @@
-"""Trainings of PaddleDetection run in processes of their own, with a timeout: it keeps global state, and an error in one
-of its reader's threads makes train() wait for ever."""
+"""Trainings of PaddleDetection run in processes of their own, with a timeout.
+
+It keeps global state, and an error in one of its reader's threads makes train() wait for ever.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(scenes: Path, tmp_path: Path) -> Callable[..., Any]:
-    """Runs ``runs/<name>.py SCENES FOLDER ARGS`` and gives the JSON of its last line, and all that it said as ``log``."""
+    """Runs ``runs/<name>.py SCENES FOLDER ARGS``: the JSON of its last line, and all that it said as ``log``."""
 
     def run(name: str, *arguments: str, timeout: float = 120) -> dict[str, Any]:
         done = python(RUNS / f"{name}.py", scenes, tmp_path, *arguments, timeout=timeout)

@@ -14,6 +14,7 @@ from ppdet.modeling.architectures.meta_arch import BaseArch
 
 CONFIG = """
 architecture: TinyDetector
+normalize: &normalize {{is_scale: true, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}}
 use_gpu: false
 use_npu: false
 use_mlu: false
@@ -40,18 +41,19 @@ OptimizerBuilder:
   optimizer: {{type: Momentum, momentum: 0.9}}
   regularizer: {{type: L2, factor: 0.0001}}
 TrainReader:
-  sample_transforms: [Decode: {{}}, NormalizeImage: {{is_scale: true, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}}, Permute: {{}}]
+  sample_transforms: [Decode: {{}}, NormalizeImage: *normalize, Permute: {{}}]
   batch_transforms: [PadGT: {{}}]
   batch_size: 8
   shuffle: {shuffle}
   drop_last: false
-EvalReader: {{sample_transforms: [Decode: {{}}, NormalizeImage: {{is_scale: true, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}}, Permute: {{}}], batch_size: 8}}
-TestReader: {{sample_transforms: [Decode: {{}}, NormalizeImage: {{is_scale: true, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}}, Permute: {{}}], batch_size: 1}}
+EvalReader: {{sample_transforms: [Decode: {{}}, NormalizeImage: *normalize, Permute: {{}}], batch_size: 8}}
+TestReader: {{sample_transforms: [Decode: {{}}, NormalizeImage: *normalize, Permute: {{}}], batch_size: 1}}
 """
 
 
+@workspace.register
 class TinyDetector(BaseArch):
-    """Two stages with dropout in the second; predicts how many boxes an image has and their mean centre."""
+    """Two stages with dropout between them; predicts how many boxes an image has and their mean centre."""
 
     __category__ = "architecture"
 
@@ -88,8 +90,6 @@ class TinyDetector(BaseArch):
 
 def load(scenes: Path, save_dir: Path, shuffle: bool = False, **overrides: Any) -> Any:
     """The tiny config as PaddleDetection merges it, in place of whatever was loaded before."""
-    if "TinyDetector" not in workspace.global_config:
-        workspace.register(TinyDetector)
     save_dir.mkdir(parents=True, exist_ok=True)
     file = save_dir / "tiny.yml"
     file.write_text(CONFIG.format(scenes=scenes, save_dir=save_dir, shuffle=str(shuffle).lower()), encoding="utf-8")

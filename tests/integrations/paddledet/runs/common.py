@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ppdet.engine.callbacks import Callback
-
 import paddle_memcallbacks.integrations.paddledet  # noqa: F401
+from ppdet.engine.callbacks import Callback
 
 
 class Recorder(Callback):
