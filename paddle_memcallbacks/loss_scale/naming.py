@@ -51,18 +51,23 @@ class Finding:
 
     def added_to(self, alert: Alert) -> Alert:
         """The alert with the names in its text, data and remedy."""
-        remedy = alert.remedy
+        remedies = [alert.remedy] if alert.remedy else []
         if self.cause is not None and self.cause.op:
-            remedy = f"amp.custom_black_list: [{self.cause.op}] keeps that op in fp32; {remedy}"
+            key = f"amp.custom_black_list: [{self.cause.op}]"
+            if texts.BLACK_LIST in alert.remedy:
+                remedies = [alert.remedy.replace(texts.BLACK_LIST, key)]
+            else:
+                remedies.insert(0, f"{key} keeps that op in fp32")
         if self.cause is not None and self.cause.kind == "data":
-            remedy = f"look at the batch of this step: its values are not finite; {remedy}"
-        return replace(alert, message=f"{alert.message}; {self.text}", remedy=remedy, data=alert.data | self.data)
+            remedies.insert(0, "look at the batch of this step: its values are not finite")
+        return replace(
+            alert, message=f"{alert.message}; {self.text}", remedy="; ".join(remedies), data=alert.data | self.data
+        )
 
     def alert(self, step: int) -> Alert:
         """The finding as an alert of its own."""
         kind = LAYER if self.cause is not None else PARAMETERS
-        bare = Alert(kind, "warning", step, "the step was skipped", "", {})
-        return self.added_to(bare) if self.cause is not None else replace(self.added_to(bare), remedy="")
+        return self.added_to(Alert(kind, "warning", step, "the step was skipped"))
 
 
 class Namer:
@@ -144,11 +149,10 @@ class Namer:
             cause = locate(trace, names, ranks=paddle.distributed.get_world_size())
         nearest = nearest_the_loss(names, order)
         layer = cause.layer if cause is not None else nearest
-        parts = [name_parameters(counted, len(counts.names), layer, order)]
+        parts = [] if cause is None else [cause.text]
+        parts.append(name_parameters(counted, len(counts.names), layer, order))
         if nearest is not None and (cause is None or cause.layer != nearest):
             parts.append(f"nearest the loss among them: {show(nearest, types)}")
-        if cause is not None:
-            parts.append(cause.text)
         if near:
             parts.append("near overflow in float16: " + ", ".join(f"`{name}` ({size:.0f})" for name, size in near))
         return Finding(

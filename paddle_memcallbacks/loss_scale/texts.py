@@ -19,6 +19,9 @@ SKIP = "loss_scale_skip"
 HIGH = "loss_scale_high"
 OFF = "loss_scaling_off"
 
+# in a remedy, where the op itself takes its place once it is known
+BLACK_LIST = "amp.custom_black_list"
+
 
 def updates(count: int) -> str:
     return f"{count} update" if count == 1 else f"{count} updates"
@@ -60,7 +63,7 @@ def _storm_remedy(state: LossScaleState, settings: Settings) -> str:
     if scale is not None and scale > settings.settled_scale:
         return f"lower amp.init_loss_scaling (it is still {scale_text(scale)}); if the skips go on, amp.dtype: bfloat16"
     return (
-        "if it goes on: lower the learning rate, keep the overflowing op in fp32 (amp.custom_black_list), under O2 set "
+        f"if it goes on: lower the learning rate, keep the overflowing op in fp32 ({BLACK_LIST}), under O2 set "
         "amp.master_weight: true, or take amp.dtype: bfloat16; a NaN in the data is none of these"
     )
 

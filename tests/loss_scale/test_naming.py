@@ -243,6 +243,7 @@ def test_a_storm_by_rate_is_followed_by_one_traced_step(real_scaler):
     assert (storm.step, storm.kind, storm.data["cause"]) == (20, "loss_scale_storm", None)
     assert "nearest the loss among them: `head`" in storm.message
     assert (layer.step, layer.kind, layer.data["layer"]) == (21, "nonfinite_layer", "head")
+    assert layer.remedy == "amp.custom_black_list: [linear_v2, matmul_v2] keeps that op in fp32"
 
 
 def test_layers_near_overflow_in_float16_are_named(real_scaler):
@@ -267,7 +268,7 @@ def test_layers_near_overflow_in_float16_are_named(real_scaler):
         alerts, _ = _train(model, real_scaler(), 5)
     assert alerts[-1].data["near_overflow"] == {"large": 40000.0}
     assert "near overflow in float16: `large` (40000)" in alerts[-1].message
-    assert "amp.custom_black_list: [linear_v2, matmul_v2]" in alerts[-1].remedy
+    assert "keep the overflowing op in fp32 (amp.custom_black_list: [linear_v2, matmul_v2])" in alerts[-1].remedy
 
 
 def test_evaluation_between_steps_is_not_part_of_the_trace(real_scaler):
