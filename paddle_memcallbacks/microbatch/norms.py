@@ -34,14 +34,15 @@ def running(norms: Mapping[str, paddle.nn.Layer]) -> dict[str, paddle.nn.Layer]:
 @contextlib.contextmanager
 def at_share(norms: Mapping[str, paddle.nn.Layer], share: float) -> Iterator[None]:
     """While one slice runs, every layer has the momentum for the slice's share of the rows."""
-    before = [(layer, layer._momentum) for layer in norms.values()]
+    before = [(vars(layer), layer._momentum) for layer in norms.values()]
     try:
-        for layer, momentum in before:
-            layer._momentum = slice_momentum(momentum, share)
+        # straight into the attributes: Layer.__setattr__ takes longer than a small layer's forward
+        for attributes, momentum in before:
+            attributes["_momentum"] = slice_momentum(momentum, share)
         yield
     finally:
-        for layer, momentum in before:
-            layer._momentum = momentum
+        for attributes, momentum in before:
+            attributes["_momentum"] = momentum
 
 
 def warn_of_norms(norms: Mapping[str, paddle.nn.Layer], micro_batch_size: int, several_ranks: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from paddle_memcallbacks.batches import BatchError
 from paddle_memcallbacks.microbatch import MicroBatchError
+from paddle_memcallbacks.microbatch.probe import BatchView
 from tests.microbatch.conftest import Runner, random_states, relative_error, same_bits
 
 
@@ -80,20 +82,35 @@ def train(model: paddle.nn.Layer, loop: Any, batches: list[Any]) -> dict[str, np
     return runner.state()
 
 
+class Noisy(paddle.nn.Layer):
+    """Dropout, BatchNorm, a buffer of its own, and numbers drawn from every generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = paddle.nn.Sequential(classifier(dropout=0.5), paddle.nn.BatchNorm1D(4))
+        self.register_buffer("seen", paddle.zeros([1]))
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        with paddle.no_grad():
+            self.seen.add_(paddle.ones([1]))
+        return self.net(x) * (1 + paddle.rand([1]) + np.random.rand() + random.random())
+
+
 def test_the_probe_leaves_no_trace_in_training() -> None:
-    """With dropout and BatchNorm, several slices: the same bits whether the weight is found or was found before."""
+    """The same bits at the end whether the weight is found on the way or was found before."""
 
     def trained(probed_before: bool) -> tuple[dict[str, np.ndarray], Any]:
         paddle.seed(11)
-        model = paddle.nn.Sequential(classifier(dropout=0.5), paddle.nn.BatchNorm1D(4))
+        np.random.seed(11)
+        random.seed(11)
+        model = Noisy()
         runner = Runner(model, mean_loss(model))
         loop = runner.loop(3)
         batches = [batch_of(7) for _ in range(3)]
         if probed_before:
             state, drawn = runner.state(), random_states()
-            from paddle_memcallbacks.microbatch.probe import BatchView
-
             loop._weighting.slices(BatchView.of(batches[0], 7), 3, mean_loss(model))
+            assert loop.weight_choice is not None
             assert same_bits(runner.state(), state)
             assert random_states() == drawn
             assert all(layer.training for layer in model.sublayers())

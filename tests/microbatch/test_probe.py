@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -226,8 +227,10 @@ def test_a_loss_with_class_weights_is_refused_once_the_labels_differ() -> None:
     loop = runner.loop(2)
     same = {**batch_of(4), "y": paddle.ones([4], "int64")}
     assert math.isfinite(float(runner.run(loop, same).loss))
+    # without a label 0 or 255 every count stays alike: only the labels' variety can ask for another look
+    varied = {**batch_of(4), "y": paddle.to_tensor([1, 2, 3, 1])}
     with pytest.raises(MicroBatchError, match="cannot be taken apart"):
-        runner.run(loop, batch_of(4))
+        runner.run(loop, varied)
 
 
 def test_a_loss_that_is_not_finite_is_no_refusal(told: Callable[[], str]) -> None:
@@ -279,6 +282,20 @@ def test_dropout_drop_path_batchnorm_and_functional_dropout_do_not_disturb_the_p
     assert loop.weight_choice.kind == "samples"
     assert (F.dropout, F.scaled_dot_product_attention) == functions
     assert all(layer.training for layer in model.sublayers())
+
+
+def test_what_is_drawn_once_a_forward_is_the_same_in_every_forward_of_the_probe() -> None:
+    """A random scale, drawn by paddle, numpy and Python alike, would otherwise look like a coupled loss."""
+    model = network()
+
+    def scaled(batch: dict[str, Any]) -> paddle.Tensor:
+        return squared(model, batch) * (1 + float(paddle.rand([1])) + np.random.rand() + random.random())
+
+    runner = Runner(model, scaled)
+    loop = runner.loop(3)
+    runner.run(loop, batch_of())
+    assert loop.weight_choice is not None
+    assert loop.weight_choice.kind == "samples"
 
 
 def test_the_model_is_probed_in_training_mode() -> None:

@@ -42,12 +42,14 @@ class Hungry(paddle.nn.Layer):
 
     def hidden(self, x: paddle.Tensor) -> paddle.Tensor:
         too_many = x.shape[0] > self.most_rows and paddle.is_grad_enabled()
-        if too_many and self.way == "injected":
-            raise MemoryError(TEXT)
         if too_many and (self.way == "real" or (self.way in ("reentrant", "hooks") and self.in_backward)):
             paddle.zeros([HUGE])
         self.in_backward = True
-        return self.drop(self.norm(self.first(x)))
+        # the failing try has drawn numbers and moved the running statistics by now
+        h = self.drop(self.norm(self.first(x)))
+        if too_many and self.way == "injected":
+            raise MemoryError(TEXT)
+        return h
 
     def forward(self, batch: dict[str, Any]) -> paddle.Tensor:
         x = batch["x"]
