@@ -28,12 +28,13 @@ def test_what_comes_before_the_toolkits_writer_waits_for_it(tmp_path):
     ours.write_text(1, "alerts/x", "early")
     toolkit.open()
     ours.write(2, {"memory/step_peak_gib": 2.0})
+    ours.write(3, {"memory/step_peak_gib": 3.0})
     ours.close()
     toolkit.writer.add_scalar("train/loss", 0.5, 2)
     toolkit.close()
-    ours.write(3, {"memory/step_peak_gib": 3.0})
+    ours.write(4, {"memory/step_peak_gib": 4.0})
     assert curves(tmp_path) == {
-        "memory/step_peak_gib": [(1, 1.0), (2, 2.0)],
+        "memory/step_peak_gib": [(1, 1.0), (2, 2.0), (3, 3.0)],
         "x_pct": [(1, 2.0)],
         "train/loss": [(2, 0.5)],
     }
