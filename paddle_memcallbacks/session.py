@@ -19,7 +19,7 @@ from paddle_memcallbacks.alerts import Alert, announce, forget_told, raise_alert
 from paddle_memcallbacks.config import MemoryConfig, load_config
 from paddle_memcallbacks.effective import Effective
 from paddle_memcallbacks.examine import RecomputeExamination
-from paddle_memcallbacks.loss_scale import LossScaleWatch, prepare_amp
+from paddle_memcallbacks.loss_scale import LossScaleError, LossScaleWatch, prepare_amp
 from paddle_memcallbacks.microbatch import (
     BatchOutcome,
     MicroBatchLoop,
@@ -124,7 +124,8 @@ class Session:
         self.writers = open_writers(self.config, logdir, name, writers)
         self._header = header(self.config, name, toolkit, facts)
         self._growth = memory.GrowthWatch()
-        self._watch: LossScaleWatch | None = None
+        # before there is a scaler already, so that a state that is loaded early waits for it
+        self._watch = self._new_watch()
         self._outcome: BatchOutcome | None = None
         self._memory: memory.StepMemory | None = None
         self._metrics: dict[str, float] = {}
@@ -153,15 +154,9 @@ class Session:
     def watch_scaler(self, scaler: Any) -> None:
         """Watch a GradScaler that the toolkit made; a second one replaces the first."""
         self.scaler = scaler
-        if not self.config.loss_scale.enable:
-            return
-        if self._watch is None:
-            self._watch = LossScaleWatch(
-                scaler, self.optimizer, self.bare_model, self.config.loss_scale, on_action=self._on_action
-            )
-            self._watch.attach()
-        else:
+        if self._watch is not None:
             self._watch.bind(scaler, self.optimizer)
+            self._watch.attach()
 
     @property
     def watch(self) -> LossScaleWatch | None:
@@ -265,7 +260,12 @@ class Session:
         """Call between the scaler's step and clear_grad: whether the step was skipped. Alerts are raised here."""
         if self._watch is None:
             return False
-        verdict = self._watch.after_step(self.step_index + 1)
+        try:
+            verdict = self._watch.after_step(self.step_index + 1)
+        except LossScaleError as error:
+            for alert in error.verdict.alerts:
+                self._raise(alert)
+            raise
         for alert in verdict.alerts:
             self._raise(alert)
         return verdict.skipped
@@ -341,6 +341,12 @@ class Session:
         self.close("finished" if kind is None else f"{kind.__name__}: {error}"[:500])
 
     # ---- parts
+
+    def _new_watch(self) -> LossScaleWatch | None:
+        section = self.config.loss_scale
+        if not section.enable:
+            return None
+        return LossScaleWatch(None, self.optimizer, self.bare_model, section, on_action=self._on_action)
 
     def _select_units(self) -> RecomputeSwitch | None:
         section = self.config.recompute

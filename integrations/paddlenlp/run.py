@@ -116,6 +116,9 @@ class Run:
         self.session.attach_optimizer(optimizer)
         if self.trainer.do_grad_scaling:
             self.session.watch_scaler(self.trainer.scaler)
+            if self.session.watch is not None:
+                # the Trainer's own loop steps the schedule only where the optimizer ran
+                self.session.watch.hold("the LR schedule")
         self.session.begin(step=state.global_step, steps_per_epoch=layout.steps_per_epoch)
 
     def expect_step(self) -> None:
