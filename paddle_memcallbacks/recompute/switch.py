@@ -69,13 +69,9 @@ class RecomputeSwitch:
         hooks_keep_storage()
         hold_entries()
         self.active = True
-        try:
-            for name, layer in self._units.items():
-                _swap(layer, name)
-                self._on.append(layer)
-        except BaseException:
-            self.remove()
-            raise
+        for name, layer in self._units.items():
+            _swap(layer, name)
+            self._on.append(layer)
         return self
 
     def remove(self) -> None:
@@ -123,6 +119,7 @@ class RecomputeSwitch:
         self.remove()
 
     def _check(self, units: dict[str, paddle.nn.Layer]) -> None:
+        """Refuse before anything is changed."""
         mine = {id(layer) for layer in self._on}
         model = self._model()
         for name, layer in units.items():
@@ -130,6 +127,10 @@ class RecomputeSwitch:
                 raise _refused(name, layer, "its forward was made static (paddle.jit)", "leave it out of recompute")
             if id(layer) not in mine and _MARK in layer.__dict__:
                 raise _refused(name, layer, "another switch recomputes it already", "remove that one first")
+            try:
+                _recomputed_class(type(layer))
+            except TypeError as error:
+                raise _refused(name, layer, f"its class cannot be extended ({error})", "leave it out") from error
             own = _own_recompute(model, name, layer)
             if own is not None:
                 raise _refused(
@@ -215,9 +216,9 @@ def _refused(name: str, layer: paddle.nn.Layer, what: str, remedy: str) -> Recom
 
 
 def _swap(layer: paddle.nn.Layer, name: str) -> None:
+    layer.__class__ = _recomputed_class(type(layer))
     # an attribute of the instance would hide the class's forward
     layer.__dict__[_MARK] = _Mark(name, layer.__dict__.pop("forward", None))
-    layer.__class__ = _recomputed_class(type(layer))
 
 
 def _unswap(layer: paddle.nn.Layer) -> None:

@@ -107,6 +107,25 @@ def test_a_unit_holds_its_inputs_until_backward_and_no_longer():
         del loss
 
 
+def test_units_let_go_one_by_one():
+    """When backward has come to the first unit, the others' inputs are free, as a plain step's activations are."""
+    model = Net()
+    x = data(ROWS, WIDTH)
+    seen = []
+    with recompute_units(model, all_blocks(model)):
+        start = allocated_bytes()
+        h = model.first(x)
+        h.register_hook(lambda gradient: seen.append(allocated_bytes() - start))
+        for block in model.blocks:
+            h = block(h)
+        loss = h.mean()
+        del h
+        loss.backward()
+    gradient_bytes = sum(parameter.size * 4 for parameter in model.blocks.parameters())
+    # the first unit's input and the gradient, which its residual connection splits in two
+    assert seen[0] - gradient_bytes < 3.5 * ROW_BYTES
+
+
 def test_nothing_piles_up_without_backward():
     class Remembering(Block):
         def forward(self, x):

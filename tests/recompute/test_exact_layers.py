@@ -341,6 +341,32 @@ def test_numpy_and_python_random_numbers():
     assert_exact(lambda: Stack(Noisy))
 
 
+def test_fleets_named_random_numbers():
+    from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
+
+    class Named(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            with tracker.rng_state("local_seed"):
+                x = F.dropout(F.tanh(x), p=0.4)
+            return F.tanh(self.a(x))
+
+    def run(units):
+        tracker.reset()
+        seed_all()
+        tracker.add("local_seed", 17)
+        return train(lambda: Stack(Named), square_loss, units, steps=2)
+
+    tracker = get_rng_state_tracker()
+    try:
+        assert_same(run(None), run(["blocks.0", "blocks.1"]))
+    finally:
+        tracker.reset()
+
+
 class Counting(nn.Layer):
     """State of every kind that a forward may change."""
 
@@ -365,7 +391,7 @@ class Counting(nn.Layer):
         self.marks.add(self.calls)
         self.array *= 1.1
         x = F.tanh(self.a(x)) * self.calls + len(self.history) + self.table["nested"][0][0] + len(self.marks)
-        x = x * paddle.to_tensor(self.array) + self.written * self.frozen + self.replaced * x
+        x = F.tanh(0.1 * (x * paddle.to_tensor(self.array) + self.written * self.frozen + self.replaced * x))
         with paddle.no_grad():
             self.written.set_value(self.written + x.mean(axis=0))
             self.replaced = self.replaced * 0.9 + x.mean(axis=0) * 0.1
@@ -416,7 +442,7 @@ def test_lists_shared_between_layers_of_a_unit():
 
         def forward(self, x):
             self.shared.append(len(self.shared))
-            return F.tanh(self.a(x)) * len(self.shared)
+            return F.tanh(self.a(x) * 0.1 * len(self.shared))
 
     shared = []
 
@@ -426,6 +452,48 @@ def test_lists_shared_between_layers_of_a_unit():
 
     assert_exact(make)
     assert len(shared) == 4 * 3
+
+
+def test_one_list_given_twice():
+    class Twice(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x, one, other):
+            one.append(1.0)
+            return F.tanh(self.a(x) * sum(other))
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(WIDTH, WIDTH)
+            self.unit = Twice()
+
+        def forward(self, x):
+            shared = [0.5]
+            return self.unit(self.first(x), shared, other=shared)
+
+    assert_exact(Net, units=["unit"])
+
+
+def test_the_order_of_buffers_that_a_forward_takes_away():
+    class Consuming(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(WIDTH, WIDTH)
+            for index in range(3):
+                self.register_buffer(f"b{index}", paddle.full([WIDTH], 0.5 + index))
+
+        def forward(self, x):
+            x = self.a(x)
+            for buffer in list(self._buffers.values()):
+                x = F.tanh(x * buffer)
+            if "b1" in self._buffers:
+                del self.b1
+            return x
+
+    assert_exact(lambda: Stack(Consuming))
 
 
 def test_a_buffer_made_in_forward():
@@ -685,11 +753,12 @@ class Reentrant(nn.Layer):
 
     def __init__(self):
         super().__init__()
+        self.a = nn.Linear(WIDTH, WIDTH)
         self.inner = Dropped()
         self.b = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
-        return F.tanh(self.b(recompute(self.inner, x)))
+        return F.tanh(self.b(recompute(self.inner, self.a(x))))
 
 
 def test_paddles_reentrant_recompute_inside_a_unit():

@@ -253,10 +253,33 @@ def test_other_units_at_run_time():
     assert type(model.blocks[1]) is Block
     switch.set([])
     assert type(model.blocks[0]) is Block
+    switch.set(["blocks.1"])
+    assert passes(model) == [False, True]
     switch.set(NAMES)
+    assert switch.idle_units() == ("blocks.0",)
     assert passes(model) == [False, True]
     switch.remove()
+    assert type(model.blocks[0]) is type(model.blocks[1]) is Block
+
+
+def test_a_class_that_cannot_be_extended():
+    class Closed(Block):
+        def __init_subclass__(cls):
+            raise TypeError("no subclasses")
+
+    model = Net()
+    model.closed = Closed()
+    with pytest.raises(RecomputeError, match=r"'closed' \(Closed\): its class cannot be extended"):
+        recompute_units(model, ["blocks.0", "closed"]).apply()
+    # the one before it has been let go
     assert type(model.blocks[0]) is Block
+    assert type(model.closed) is Closed
+    with recompute_units(model, ["blocks.0"]) as switch:
+        with pytest.raises(RecomputeError, match="cannot be extended"):
+            switch.set(["blocks.1", "closed"])
+        assert switch.names == ("blocks.0",)
+        assert type(model.blocks[0]) is not Block
+        model(data(4, WIDTH)).mean().backward()
 
 
 def test_a_set_that_is_refused_changes_nothing():
