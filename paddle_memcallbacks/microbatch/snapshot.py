@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
 # gradients that are looked at to see whether an earlier step left something in them
@@ -38,7 +39,8 @@ class RandomState:
 
     def __init__(self) -> None:
         self._device = paddle.get_rng_state()
-        self._cpu = paddle.get_rng_state("cpu")
+        # paddle.set_rng_state takes no device name on 2.6
+        self._cpu = core.default_cpu_generator().get_state()
         self._numpy = np.random.get_state()
         self._python = random.getstate()
         tracker = _parallel_tracker()
@@ -47,7 +49,7 @@ class RandomState:
     def restore(self) -> None:
         """Set all of them back. May be called any number of times."""
         paddle.set_rng_state(self._device)
-        paddle.set_rng_state(self._cpu, "cpu")
+        core.default_cpu_generator().set_state(self._cpu)
         np.random.set_state(self._numpy)
         random.setstate(self._python)
         if self._parallel is not None:

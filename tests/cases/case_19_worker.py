@@ -35,7 +35,7 @@ class Net(paddle.nn.Layer):
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
         x.stop_gradient = False
         for wrapped, layer in zip(self.wrapped, self.layers, strict=True):
-            x = recompute(layer, x, use_reentrant=self.reentrant) if wrapped else layer(x)
+            x = recompute(layer, x, use_reentrant=self.reentrant, preserve_rng_state=False) if wrapped else layer(x)
         return x
 
 

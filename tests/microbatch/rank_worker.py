@@ -38,7 +38,11 @@ class Net(paddle.nn.Layer):
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
         h = self.first(x)
-        h = recompute(self.middle, h, use_reentrant=False) if self.recomputed else self.middle(h)
+        h = (
+            recompute(self.middle, h, use_reentrant=False, preserve_rng_state=False)
+            if self.recomputed
+            else self.middle(h)
+        )
         h = h + self.side(h) if self.use_side else h
         return self.last(h.tanh())
 

@@ -136,7 +136,9 @@ class PositionsMean(paddle.nn.Layer):
 
     def forward(self, batch: dict[str, Any]) -> paddle.Tensor:
         logits = self.out(self.embed(batch["input_ids"]))
-        return F.cross_entropy(logits.reshape([-1, 20]), batch["labels"].reshape([-1]), ignore_index=-100)
+        labels = batch["labels"].reshape([-1])
+        each = F.cross_entropy(logits.reshape([-1, 20]), labels, ignore_index=-100, reduction="none")
+        return each.mean()
 
 
 def test_a_mean_over_all_positions_keeps_the_untrimmed_batchs_divisor() -> None:
