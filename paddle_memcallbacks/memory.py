@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -109,34 +110,31 @@ class StepMemory:
     peaks_measured: bool = True
 
 
-@dataclass(frozen=True)
 class _Counters:
-    """Which of Paddle's counter families belongs to the device."""
+    """Paddle's counters of one device, looked up once: they are read several times in every phase."""
 
-    family: Literal["host", "device"]
-    index: int
-
-    def read(self, kind: str, which: str) -> int:
-        """``kind`` is Allocated or Reserved, ``which`` is current_value or peak_value."""
-        function = getattr(core, f"{self.family}_memory_stat_{which}", None)
-        return int(function(kind, self.index)) if function is not None else 0
-
-    def reset(self, kind: str) -> None:
-        getattr(core, f"{self.family}_memory_stat_reset_peak_value")(kind, self.index)
+    def __init__(self, family: Literal["host", "device"], index: int) -> None:
+        self.index = index
+        self.current = _counter(family, "current_value")
+        self.peak = _counter(family, "peak_value")
+        self.reset: Callable[[str, int], None] | None = getattr(core, f"{family}_memory_stat_reset_peak_value", None)
+        # the largest allocated that was wiped out by a reset of Paddle's peak
+        self.peak_before_reset = 0
 
 
-# the largest values that were wiped out by a reset of Paddle's peaks, by device
-_peaks_before_reset: dict[_Counters, tuple[int, int]] = {}
+def _counter(family: str, which: str) -> Callable[[str, int], int]:
+    """``which`` is current_value or peak_value; the function takes ``Allocated`` or ``Reserved`` and an index."""
+    return getattr(core, f"{family}_memory_stat_{which}", lambda kind, index: 0)
 
 
 @lru_cache(maxsize=32)
 def _counters_of(device: str) -> _Counters:
     """Counters of ``cpu``, ``gpu:0``, ``xpu:1``, ``npu:0``, ...; a device without any reads zeros, and says so."""
     kind, _, index = device.partition(":")
-    counters = _Counters("host", 0) if kind == "cpu" else _Counters("device", int(index or 0))
-    if not hasattr(core, f"{counters.family}_memory_stat_current_value"):
+    family: Literal["host", "device"] = "host" if kind == "cpu" else "device"
+    if not hasattr(core, f"{family}_memory_stat_current_value"):
         warn_once(f"no_counters_{kind}", f"this paddle has no memory counters for {device}: memory/* is left out")
-    return counters
+    return _Counters(family, 0 if kind == "cpu" else int(index or 0))
 
 
 def _counters() -> _Counters:
@@ -145,38 +143,52 @@ def _counters() -> _Counters:
 
 def can_reset_peak() -> bool:
     """Whether this paddle can reset a peak (3.0 and later), so that peaks by phase exist."""
-    return hasattr(core, f"{_counters().family}_memory_stat_reset_peak_value")
+    return _counters().reset is not None
 
 
 def memory_reading() -> MemoryReading:
     """The counters of the current device, now."""
     counters = _counters()
-    allocated, reserved = _peaks_before_reset.get(counters, (0, 0))
+    index = counters.index
     return MemoryReading(
-        allocated_bytes=counters.read("Allocated", "current_value"),
-        reserved_bytes=counters.read("Reserved", "current_value"),
-        peak_allocated_bytes=max(allocated, counters.read("Allocated", "peak_value")),
-        peak_reserved_bytes=max(reserved, counters.read("Reserved", "peak_value")),
+        allocated_bytes=counters.current("Allocated", index),
+        reserved_bytes=counters.current("Reserved", index),
+        peak_allocated_bytes=max(counters.peak_before_reset, counters.peak("Allocated", index)),
+        peak_reserved_bytes=counters.peak("Reserved", index),
     )
 
 
 def allocated_bytes() -> int:
     """Allocated on the current device, now."""
-    return _counters().read("Allocated", "current_value")
+    counters = _counters()
+    return counters.current("Allocated", counters.index)
 
 
 def peak_since_reset_bytes() -> int:
     """The largest allocated since `reset_peak`."""
-    return _counters().read("Allocated", "peak_value")
+    counters = _counters()
+    return counters.peak("Allocated", counters.index)
 
 
 def reset_peak() -> None:
-    """Set Paddle's peak of allocated bytes to what is allocated now; `memory_reading` still knows the former one."""
+    """Set Paddle's peak of allocated bytes to what is allocated now; `memory_reading` still knows the former one.
+
+    Raises:
+        RuntimeError: paddle 2.6 cannot reset a peak; ask `can_reset_peak`.
+    """
+    _take_peak()
+
+
+def _take_peak() -> int:
+    """Reset the peak, and return what it was."""
     counters = _counters()
-    allocated, reserved = _peaks_before_reset.get(counters, (0, 0))
-    peaks = counters.read("Allocated", "peak_value"), counters.read("Reserved", "peak_value")
-    _peaks_before_reset[counters] = max(allocated, peaks[0]), max(reserved, peaks[1])
-    counters.reset("Allocated")
+    if counters.reset is None:
+        raise RuntimeError("this paddle cannot reset a peak; paddle 3.0 and later can")
+    peak = counters.peak("Allocated", counters.index)
+    if peak > counters.peak_before_reset:
+        counters.peak_before_reset = peak
+    counters.reset("Allocated", counters.index)
+    return peak
 
 
 def host_rss_bytes() -> int:
@@ -200,32 +212,26 @@ class PhaseMeter:
 
     def __init__(self) -> None:
         self._can_reset = can_reset_peak()
-        self._memory = StepMemory(0, 0)
         self._paused = False
+        self._base = self._peak = 0
+        self._phases: dict[str, int] = {}
+        self._held: int | None = None
 
     def begin_step(self) -> None:
         """A step begins: what is allocated now is its base."""
         if self._can_reset:
             reset_peak()
-        base = allocated_bytes()
-        self._memory = StepMemory(base, base, peaks_measured=self._can_reset)
+        self._base = self._peak = allocated_bytes()
+        self._phases, self._held = {}, None
 
-    @contextlib.contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
+    def phase(self, name: Phase) -> AbstractContextManager[None]:
         """Around a forward, a backward or the optimizer's step. The peak of one that fails counts as well."""
-        self._close_segment(None)
-        begin_bytes = allocated_bytes()
-        try:
-            yield
-        finally:
-            self._close_segment(name)
-        if name == "forward" and not self._paused:
-            self._set("held_after_forward_bytes", max(allocated_bytes() - begin_bytes, 0))
+        return _PhaseOf(self, name)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Callable[[], StepMemory]]:
         """Measure what runs inside as a step of its own; the function it gives returns that step's memory."""
-        outer, paused = self._memory, self._paused
+        outer = self._base, self._peak, self._phases, self._held, self._paused
         self._paused = False
         self.begin_step()
         inner: list[StepMemory] = []
@@ -233,7 +239,7 @@ class PhaseMeter:
             yield lambda: inner[0]
         finally:
             inner.append(self.end_step())
-            self._memory, self._paused = outer, paused
+            self._base, self._peak, self._phases, self._held, self._paused = outer
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -250,23 +256,45 @@ class PhaseMeter:
     def end_step(self) -> StepMemory:
         """The step's memory."""
         self._close_segment(None)
-        if not self._can_reset:
-            self._set("peak_bytes", peak_since_reset_bytes())
-        return self._memory
+        return StepMemory(
+            peak_bytes=self._peak if self._can_reset else peak_since_reset_bytes(),
+            base_bytes=self._base,
+            peak_forward_bytes=self._phases.get("forward"),
+            peak_backward_bytes=self._phases.get("backward"),
+            peak_step_bytes=self._phases.get("step"),
+            held_after_forward_bytes=self._held,
+            peaks_measured=self._can_reset,
+        )
 
     def _close_segment(self, name: Phase | None) -> None:
         if not self._can_reset or self._paused:
             return
-        peak = peak_since_reset_bytes()
-        self._set("peak_bytes", peak)
+        peak = _take_peak()
+        self._peak = max(self._peak, peak)
         if name is not None:
-            self._set(f"peak_{name}_bytes", peak)
-        reset_peak()
+            self._phases[name] = max(self._phases.get(name, 0), peak)
 
-    def _set(self, field: str, value: int) -> None:
-        before = getattr(self._memory, field)
-        if before is None or value > before:
-            self._memory = replace(self._memory, **{field: value})
+    def _held_after_forward(self, held: int) -> None:
+        if not self._paused:
+            self._held = max(self._held or 0, held)
+
+
+class _PhaseOf(AbstractContextManager[None]):
+    """One phase; a class, since a generator's overhead would double what a phase costs."""
+
+    __slots__ = ("_begin_bytes", "_meter", "_name")
+
+    def __init__(self, meter: PhaseMeter, name: Phase) -> None:
+        self._meter, self._name = meter, name
+
+    def __enter__(self) -> None:
+        self._meter._close_segment(None)
+        self._begin_bytes = allocated_bytes()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._meter._close_segment(self._name)
+        if kind is None and self._name == "forward":
+            self._meter._held_after_forward(allocated_bytes() - self._begin_bytes)
 
 
 def memory_metrics(

@@ -20,7 +20,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Alloca
         monkeypatch.setattr(paddle, "get_device", lambda: name)
         return host, device
 
-    monkeypatch.setattr(memory, "_peaks_before_reset", {})
     memory._counters_of.cache_clear()
     yield install
     memory._counters_of.cache_clear()

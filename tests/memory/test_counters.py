@@ -64,6 +64,9 @@ def test_the_peak_of_the_process_outlives_resets(fake, name):
 def test_paddle_26_cannot_reset(fake, name, can_reset):
     fake(name, can_reset)
     assert memory.can_reset_peak() is can_reset
+    if not can_reset:
+        with pytest.raises(RuntimeError, match="3.0"):
+            memory.reset_peak()
 
 
 def test_a_device_without_counters_is_told_once(fake, caplog):
