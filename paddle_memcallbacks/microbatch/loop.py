@@ -88,7 +88,8 @@ class MicroBatchLoop:
         self._steps = config.steps if config.enable else None
         given = config.micro_batch_size if config.enable else None
         self.micro_batch_size: int | None = given if isinstance(given, int) else None
-        self._configured_size = self.micro_batch_size
+        self._reduction: dict[str, Any] = {}
+        self._resumed: dict[str, Any] = {}
         self.oom_count = 0
         self.oom_notes: Callable[[], Sequence[str]] = tuple
 
@@ -145,13 +146,12 @@ class MicroBatchLoop:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run goes on with: a micro-batch size that memory has forced."""
-        return {"micro_batch_size": self.micro_batch_size, "configured": self._configured_size}
+        """What a resumed run goes on with: the micro-batch size that memory has forced, and what it was before."""
+        return dict(self._reduction)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a reduced size, unless the config has changed since."""
-        if "micro_batch_size" in state and state.get("configured") == self._configured_size:
-            self.micro_batch_size = state["micro_batch_size"]
+        """Take over a forced size at the next batch, if the size that it replaced is still the configured one."""
+        self._resumed = dict(state)
 
     # ---- one try
 
@@ -201,8 +201,15 @@ class MicroBatchLoop:
     def _size_for(self, rows: int) -> int:
         if self._steps is not None and self.micro_batch_size is None:
             # the first batch sets the size, so that a short last batch takes fewer slices, not smaller ones
-            self.micro_batch_size = self._configured_size = -(-rows // self._steps)
+            self.micro_batch_size = -(-rows // self._steps)
+        self._resume_reduction()
         return min(self.micro_batch_size or rows, rows)
+
+    def _resume_reduction(self) -> None:
+        if self._resumed and self._resumed["before"] == self.micro_batch_size:
+            self._reduction = self._resumed
+            self.micro_batch_size = self._resumed["micro_batch_size"]
+        self._resumed = {}
 
     def _parameters(self) -> list[paddle.Tensor]:
         """Every parameter that a step trains, once."""
@@ -231,7 +238,9 @@ class MicroBatchLoop:
         mine = attempt.out_of_memory
         back_to_start(step, attempt)
         self.oom_count += mine
+        before = self._reduction.get("before", self.micro_batch_size)
         self.micro_batch_size = max(1, attempt.size // 2)
+        self._reduction = {"before": before, "micro_batch_size": self.micro_batch_size}
         where = "" if mine else " on another rank"
         warn(
             f"out of memory{where} with micro-batches of {attempt.size} rows: the batch is replayed, and training goes "

@@ -264,15 +264,3 @@ def test_an_error_of_the_model_comes_through_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError, match="in the user's forward"):
         for _ in range(4):
             runner.run(runner.loop(2), batch_of(6))
-
-
-def test_resuming_keeps_a_reduced_size_unless_the_config_changed() -> None:
-    model = classifier()
-    runner = Runner(model, mean_loss(model))
-    loop = runner.loop(8)
-    loop.micro_batch_size = 2
-    state = loop.state_dict()
-    same, other = runner.loop(8), runner.loop(4)
-    same.load_state_dict(state)
-    other.load_state_dict(state)
-    assert (same.micro_batch_size, other.micro_batch_size) == (2, 4)

@@ -330,3 +330,32 @@ def test_a_loop_without_replay_needs_no_accumulation_section() -> None:
     loop: MicroBatchLoop = Runner(model, model).loop()
     outcome = Runner(model, model).run(loop, batch_of())
     assert (outcome.micro_batches, loop.micro_batch_size) == (1, None)
+
+
+@pytest.mark.parametrize("keys", [{"micro_batch_size": 4}, {"steps": 2}, {}])
+def test_a_resumed_run_begins_with_the_size_that_memory_forced(keys: dict[str, int]) -> None:
+    model = Hungry(2)
+    runner = Runner(model, model)
+    loop = runner.loop(**keys)
+    assert loop.state_dict() == {}
+    runner.run(loop, batch_of())
+    state = loop.state_dict()
+    model.clear_gradients()
+    model.rows.clear()
+    resumed = runner.loop(**keys)
+    resumed.load_state_dict(state)
+    assert runner.run(resumed, batch_of()).replays == 0
+    assert model.rows == [2, 2, 2, 2]
+    assert resumed.state_dict() == state
+
+
+def test_a_resumed_run_under_another_config_begins_with_its_own_size() -> None:
+    model = Hungry(2)
+    runner = Runner(model, model)
+    loop = runner.loop(4)
+    runner.run(loop, batch_of())
+    model.clear_gradients()
+    other = runner.loop(3)
+    other.load_state_dict(loop.state_dict())
+    model.most_rows = 100
+    assert runner.run(other, batch_of()).micro_batch_size == 3
