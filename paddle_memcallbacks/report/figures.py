@@ -91,11 +91,14 @@ def count_text(count: float) -> str:
     return f"{count:.0f}" if math.isfinite(count) else "-"
 
 
+def share_text(row: Figures) -> str:
+    """``38.2 %``; negative where the run needs more than the baseline."""
+    return f"{100 * row.saved_share:.1f} %" if math.isfinite(row.saved_share) else "-"
+
+
 def saved_text(row: Figures) -> str:
-    """``38.2 % (87.0 MiB)``; a negative share where the run needs more than the baseline."""
-    if not math.isfinite(row.saved_share):
-        return "-"
-    return f"{100 * row.saved_share:.1f} % ({size_text(row.saved_bytes)})"
+    """``38.2 % (87.0 MiB)``."""
+    return f"{share_text(row)} ({size_text(row.saved_bytes)})" if math.isfinite(row.saved_share) else "-"
 
 
 def slices_text(row: Figures) -> str:

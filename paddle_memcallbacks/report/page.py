@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich import box
 from rich.table import Table
 from rich.text import Text as Styled
 
@@ -16,6 +17,8 @@ from paddle_memcallbacks.report import figures, pictures
 from paddle_memcallbacks.report.record import Run
 
 _COLUMNS = ("run", "steps", "micro-batch", "held after forward", "peak", "saved", "step time", "skipped", "alerts")
+# the terminal's: with names of 13 characters it fits 80
+_NARROW = ("run", "micro-\nbatch", "held after\nforward", "peak", "saved", "step\ntime", "skipped", "alerts")
 _MOST_ALERTS = 100
 
 
@@ -23,11 +26,12 @@ def table(runs: Sequence[Run]) -> Table:
     """A row a run: micro-batch size x count, held after forward, highest step peak, what it saves against the run named
     ``baseline`` (else the first), median step time, skipped steps, alerts.
     """
-    result = Table(title="runs", title_justify="left", title_style="bold")
-    for column in _COLUMNS:
-        result.add_column(column, justify="left" if column == "run" else "right", overflow="fold")
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in _NARROW:
+        result.add_column(column, justify="left" if column == "run" else "right", min_width=4, overflow="fold")
     for row in figures.figures_of(runs):
-        result.add_row(*(Styled(cell) for cell in _cells(row)))
+        name, _, *cells = _cells(row, figures.share_text(row))
+        result.add_row(*(Styled(cell) for cell in (name, *cells)))
     return result
 
 
@@ -46,7 +50,7 @@ def write_html(runs: Sequence[Run], path: str | Path) -> None:
         columns=_COLUMNS,
         rows=[
             {
-                "cells": _cells(row),
+                "cells": _cells(row, figures.saved_text(row)),
                 "colour": pictures.colour_of(index),
                 "dash": pictures.dash_of(index),
                 "state": row.state,
@@ -66,14 +70,14 @@ def write_html(runs: Sequence[Run], path: str | Path) -> None:
     Path(path).write_text(text, encoding="utf-8")
 
 
-def _cells(row: figures.Figures) -> list[str]:
+def _cells(row: figures.Figures, saved: str) -> list[str]:
     return [
         row.name,
         str(row.steps),
         figures.slices_text(row),
         figures.size_text(row.held_bytes),
         figures.size_text(row.peak_bytes),
-        figures.saved_text(row),
+        saved,
         figures.seconds_text(row.step_seconds),
         figures.count_text(row.skipped),
         str(row.alerts),
