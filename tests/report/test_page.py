@@ -104,11 +104,12 @@ def test_without_a_baseline_the_first_run_is_it(tmp_path):
     assert rows["a"][3] == "-50.0 %"
 
 
-def test_a_baseline_in_a_folder_of_its_own(tmp_path):
-    a_run(tmp_path / "ernie", "both", peak=1.0, started=1.0)
-    a_run(tmp_path / "ernie", "baseline", peak=2.0, started=2.0)
-    write(tmp_path / "other" / "baseline" / "memcallbacks.jsonl", header("both", started=3.0))
-    assert {name: cells[3] for name, cells in rows_of(read_runs(tmp_path)).items()}["ernie/both"] == "50.0 %"
+def test_a_baseline_that_is_called_by_its_folder(tmp_path):
+    for started, name in enumerate(["both", "baseline"]):
+        lines = header("paddlenlp", started=float(started)), step(1, memory__step_peak_gib=1.0 + started)
+        write(tmp_path / "ernie" / name / "memcallbacks.jsonl", *lines)
+    rows = rows_of(read_runs(tmp_path))
+    assert {name: cells[3] for name, cells in rows.items()} == {"ernie/both": "50.0 %", "ernie/baseline": "-"}
 
 
 def test_a_record_of_paddle_26_has_the_highest_so_far(tmp_path):
