@@ -34,6 +34,7 @@ from paddle.base import core
 
 from paddle_memcallbacks.alerts import warn_once
 from paddle_memcallbacks.growth import GrowthWatch, growth_bytes_per_step
+from paddle_memcallbacks.metrics import GIB, memory_metrics
 
 __all__ = [
     "GIB",
@@ -53,25 +54,7 @@ __all__ = [
     "reset_peak",
 ]
 
-GIB = 2**30
 Phase = Literal["forward", "backward", "step"]
-
-# tag -> field of MemoryReading
-_READING_TAGS = {
-    "memory/allocated_gib": "allocated_bytes",
-    "memory/reserved_gib": "reserved_bytes",
-    "memory/peak_allocated_gib": "peak_allocated_bytes",
-    "memory/peak_reserved_gib": "peak_reserved_bytes",
-}
-# tag -> field of StepMemory
-_STEP_TAGS = {
-    "memory/step_peak_gib": "peak_bytes",
-    "memory/base_gib": "base_bytes",
-    "memory/held_after_forward_gib": "held_after_forward_bytes",
-    "memory/peak_forward_gib": "peak_forward_bytes",
-    "memory/peak_backward_gib": "peak_backward_bytes",
-    "memory/peak_step_gib": "peak_step_bytes",
-}
 
 
 @dataclass(frozen=True)
@@ -207,20 +190,23 @@ def device_total_bytes() -> int | None:
 class PhaseMeter:
     """The peaks of a step's phases. A phase may come several times in a step (micro-batches): the largest counts.
 
-    Where peaks cannot be reset (paddle 2.6), only the step's beginning and what is held after forward are measured.
+    Phases may nest: what is allocated inside counts for every one that is open. Where peaks cannot be reset
+    (paddle 2.6), only the step's beginning and what is held after forward are measured.
     """
 
     def __init__(self) -> None:
         self._can_reset = can_reset_peak()
         self._paused = False
+        self._open: list[_PhaseOf] = []
         self._base = self._peak = 0
         self._phases: dict[str, int] = {}
         self._held: int | None = None
 
     def begin_step(self) -> None:
-        """A step begins: what is allocated now is its base."""
+        """A step begins: what is allocated now is its base. Phases that a failed step has left open are over."""
         if self._can_reset:
             reset_peak()
+        self._open = []
         self._base = self._peak = allocated_bytes()
         self._phases, self._held = {}, None
 
@@ -231,7 +217,8 @@ class PhaseMeter:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Callable[[], StepMemory]]:
         """Measure what runs inside as a step of its own; the function it gives returns that step's memory."""
-        outer = self._base, self._peak, self._phases, self._held, self._paused
+        self._close_segment()
+        outer = self._base, self._peak, self._phases, self._held, self._open, self._paused
         self._paused = False
         self.begin_step()
         inner: list[StepMemory] = []
@@ -239,12 +226,12 @@ class PhaseMeter:
             yield lambda: inner[0]
         finally:
             inner.append(self.end_step())
-            self._base, self._peak, self._phases, self._held, self._paused = outer
+            self._base, self._peak, self._phases, self._held, self._open, self._paused = outer
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """What runs inside counts for no phase and no step."""
-        self._close_segment(None)
+        self._close_segment()
         paused, self._paused = self._paused, True
         try:
             yield
@@ -255,7 +242,7 @@ class PhaseMeter:
 
     def end_step(self) -> StepMemory:
         """The step's memory."""
-        self._close_segment(None)
+        self._close_segment()
         return StepMemory(
             peak_bytes=self._peak if self._can_reset else peak_since_reset_bytes(),
             base_bytes=self._base,
@@ -266,52 +253,41 @@ class PhaseMeter:
             peaks_measured=self._can_reset,
         )
 
-    def _close_segment(self, name: Phase | None) -> None:
+    def _close_segment(self) -> None:
+        """What was allocated since the last call counts for the step and for every open phase."""
         if not self._can_reset or self._paused:
             return
         peak = _take_peak()
         self._peak = max(self._peak, peak)
-        if name is not None:
-            self._phases[name] = max(self._phases.get(name, 0), peak)
+        for phase in self._open:
+            self._phases[phase.name] = max(self._phases.get(phase.name, 0), peak)
 
-    def _held_after_forward(self, held: int) -> None:
-        if not self._paused:
+    def _enter(self, phase: _PhaseOf) -> None:
+        self._close_segment()
+        self._open.append(phase)
+
+    def _leave(self, phase: _PhaseOf, held: int | None) -> None:
+        self._close_segment()
+        if phase not in self._open:
+            # a failed step left it open, and another step has begun
+            return
+        self._open.remove(phase)
+        if held is not None and not self._paused:
             self._held = max(self._held or 0, held)
 
 
 class _PhaseOf(AbstractContextManager[None]):
     """One phase; a class, since a generator's overhead would double what a phase costs."""
 
-    __slots__ = ("_begin_bytes", "_meter", "_name")
+    __slots__ = ("_begin_bytes", "_meter", "name")
 
     def __init__(self, meter: PhaseMeter, name: Phase) -> None:
-        self._meter, self._name = meter, name
+        self._meter, self.name = meter, name
 
     def __enter__(self) -> None:
-        self._meter._close_segment(None)
+        self._meter._enter(self)
         self._begin_bytes = allocated_bytes()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._meter._close_segment(self._name)
-        if kind is None and self._name == "forward":
-            self._meter._held_after_forward(allocated_bytes() - self._begin_bytes)
-
-
-def memory_metrics(
-    reading: MemoryReading, step: StepMemory | None = None, host_bytes: int | None = None
-) -> dict[str, float]:
-    """The metric tags of a reading and a step (the table above); what was not measured is left out."""
-    metrics: dict[str, float] = {}
-    if reading.peak_allocated_bytes > 0:
-        metrics.update({tag: getattr(reading, field) / GIB for tag, field in _READING_TAGS.items()})
-        if step is not None:
-            values = {tag: getattr(step, field) for tag, field in _STEP_TAGS.items()}
-            if not step.peaks_measured:
-                del values["memory/step_peak_gib"]
-            metrics.update({tag: value / GIB for tag, value in values.items() if value is not None})
-    if reading.reserved_bytes > 0:
-        idle = max(reading.reserved_bytes - reading.allocated_bytes, 0)
-        metrics["memory/fragmentation_pct"] = 100.0 * idle / reading.reserved_bytes
-    if host_bytes is not None:
-        metrics["memory/host_rss_gib"] = host_bytes / GIB
-    return metrics
+        is_forward = kind is None and self.name == "forward"
+        self._meter._leave(self, allocated_bytes() - self._begin_bytes if is_forward else None)
