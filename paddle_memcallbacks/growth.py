@@ -17,7 +17,7 @@ def growth_bytes_per_step(samples: Sequence[tuple[int, int]]) -> float | None:
     None where it does not grow steadily: fewer than eight samples; one of four consecutive parts does not lie wholly
     above the part before (noise, a jump with flat ends); or the last part rises by less than 0.6 of what the slope
     says (a cache that fills up). The order of the parts is a rank test, so whatever the noise looks like, n samples
-    without a trend pass it with the chance ((n/4)!)**4 / n!, which is 1.6e-8 for 16.
+    without a trend pass it with the chance ((n/4)!)**4 / n!, which is 1e-17 for 32.
     """
     count = len(samples)
     if count < 2 * _PARTS:
@@ -43,7 +43,8 @@ class GrowthWatch:
 
     Samples are looked at in windows of single steps, and of the minima of 2, 4, 8, ... steps: a leak of once in many
     steps, or one that is smaller than the noise, shows up in a coarser window. Growth by more than the noise's range
-    within 2**k steps is told within about ``1.5 * window * 2**k`` steps.
+    within 2**k steps is told within about ``1.5 * window * 2**k`` steps. A sawtooth (batches sorted by length, lists
+    that are emptied now and then) is none where its period is at most a window.
 
     Args:
         window: samples of one window.
@@ -51,7 +52,7 @@ class GrowthWatch:
         least_bytes: a slower growth than this a step is not told.
     """
 
-    def __init__(self, window: int = 16, warm_up: int = 3, least_bytes: int = 4096) -> None:
+    def __init__(self, window: int = 32, warm_up: int = 3, least_bytes: int = 4096) -> None:
         self._window, self._warm_up, self._least_bytes = window, warm_up, least_bytes
         # by coarseness: the newest samples, and the one that waits for its partner
         self._levels: list[list[tuple[int, int]]] = []

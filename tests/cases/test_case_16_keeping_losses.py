@@ -7,7 +7,7 @@ import pytest
 
 from paddle_memcallbacks.memory import GrowthWatch, allocated_bytes
 
-STEPS = 30
+STEPS = 40
 MIB = 2**20
 
 
