@@ -93,7 +93,11 @@ def _dumped(value: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> float | str:
-    number = float(value)
+    """The value as JSON has it: text where it is no finite number, so that one wrong value does not end the record."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return str(value)
     return number if math.isfinite(number) else str(number)
 
 

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+# VisualDL keeps a scalar as float32 and an int as 64 bits
+LARGEST = 3.4028234e38
+_INT_RANGE = range(-(2**63), 2**63)
 _NOT_IN_TAGS = re.compile(r"[^\w\-./ ]")
 
 
@@ -17,11 +20,11 @@ def sanitise_tag(tag: object) -> str:
 
 
 def hparams_for_visualdl(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters that add_hparams takes: numbers and text; bools, None, lists and non-finite numbers as text."""
+    """Hyper-parameters that add_hparams takes: numbers and text; bools, None, lists, NaN, huge ints as text."""
     plain: dict[str, Any] = {}
     for name, value in values.items():
         number = None if isinstance(value, bool) else finite(value) if isinstance(value, Real) else None
-        if number is None:
+        if number is None or (isinstance(value, Integral) and int(value) not in _INT_RANGE):
             plain[str(name)] = value if isinstance(value, str) else str(value)
         else:
             plain[str(name)] = int(value) if isinstance(value, Integral) else number

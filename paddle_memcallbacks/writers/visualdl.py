@@ -6,13 +6,14 @@ the run's JSON lines.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from paddle_memcallbacks.alerts import warn_once
 from paddle_memcallbacks.writers.restore import Recorded, is_due, recorded_lines
-from paddle_memcallbacks.writers.texts import finite, sanitise_tag
+from paddle_memcallbacks.writers.texts import LARGEST, finite, sanitise_tag
 from paddle_memcallbacks.writers.vdl_file import next_file_name, open_log_writer, record_files
 
 
@@ -41,6 +42,8 @@ class VisualDLWriter:
         self._resumed = False
         # steps up to here stand in the record already
         self._step = 0
+        # the newest step that was not due
+        self._newest: tuple[int, Mapping[str, float]] | None = None
 
     def start(self, step: int, header: Mapping[str, Any]) -> None:
         """A run that goes on from ``step`` gets a new file, with the curve so far in front."""
@@ -50,9 +53,12 @@ class VisualDLWriter:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """One point for each finite value, where the step is due."""
         if is_due(step, self._interval):
+            self._newest = None
             writer = self._open()
             add_metrics(writer, step, metrics)
             writer.flush()
+        else:
+            self._newest = step, metrics
         self._step = step
 
     def write_text(self, step: int, tag: str, text: str) -> None:
@@ -62,7 +68,13 @@ class VisualDLWriter:
         writer.flush()
 
     def close(self) -> None:
-        """Close the file; a later point is added to it."""
+        """Close the file, with the last step in it whether it is due or not. A later point is added to it."""
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            add_metrics(self._open(), *newest)
+        self._close_file()
+
+    def _close_file(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -70,7 +82,7 @@ class VisualDLWriter:
     def _open(self) -> Any:
         if self._file is not None and not self._file.exists():
             warn_once(f"vdl_removed_{self.directory}", f"{self._file} was removed while the run goes on: begun again")
-            self.close()
+            self._close_file()
             self._file = None
         if self._file is None:
             self._tell_hidden()
@@ -95,6 +107,10 @@ class VisualDLWriter:
 class BorrowedVisualDLWriter:
     """Writes through the toolkit's own LogWriter, which may not be there yet, or be closed already.
 
+    A closed LogWriter that is written to begins a new file, which hides the old one. So what comes while it is closed
+    waits for the next one, and goes into the file of the last one in the end. Nothing is written from a forked child:
+    LogWriter's thread is not there, and the child would wait for it for ever.
+
     Args:
         get_log_writer: gives the toolkit's LogWriter, or None.
         interval: steps between two points of a curve.
@@ -114,6 +130,9 @@ class BorrowedVisualDLWriter:
         self._record_path = record_path
         self._leave_out = frozenset(leave_out)
         self._waiting: list[Callable[[Any], None]] = []
+        self._file: Path | None = None
+        self._process = os.getpid()
+        self._closed = False
 
     def start(self, step: int, header: Mapping[str, Any]) -> None:
         """A run that goes on from ``step``: the curve so far, in front."""
@@ -132,25 +151,49 @@ class BorrowedVisualDLWriter:
         self._soon(lambda writer: writer.add_text(sanitise_tag(tag), text, int(step)))
 
     def close(self) -> None:
-        """The writer is the toolkit's to close."""
+        """Write what still waits. The writer is the toolkit's to close; later points are added to its file."""
+        self._closed = True
+        self._write_waiting()
 
     def _soon(self, act: Callable[[Any], None]) -> None:
-        writer = self._get()
-        if writer is None:
-            # a bounded memory: what cannot be written within 1,000 calls is not waited for
-            self._waiting = [*self._waiting[-999:], act]
+        # a bounded memory: what cannot be written within 1,000 calls is not waited for
+        self._waiting = [*self._waiting[-999:], act]
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if self._process != os.getpid():
             return
-        due, self._waiting = [*self._waiting, act], []
+        writer = self._open_writer()
+        if writer is not None:
+            self._write_to(writer)
+        elif self._closed and self._file is not None and self._waiting:
+            writer = open_log_writer(self._file)
+            self._write_to(writer)
+            writer.close()
+
+    def _write_to(self, writer: Any) -> None:
+        due, self._waiting = self._waiting, []
         for each in due:
             each(writer)
 
+    def _open_writer(self) -> Any:
+        """The toolkit's LogWriter, if it is open; its file is kept in mind."""
+        writer = self._get()
+        records = getattr(writer, "_file_writer", None)
+        if records is None:
+            return None
+        # a LogWriter that writes nowhere has no file
+        if hasattr(records, "get_filename"):
+            self._file = Path(records.get_filename())
+        return writer
+
 
 def add_metrics(writer: Any, step: int, metrics: Mapping[str, Any], time_seconds: float | None = None) -> None:
-    """Every finite value as a point; now, or at ``time_seconds`` since the epoch."""
+    """Every value that is a finite float32 as a point; now, or at ``time_seconds`` since the epoch."""
     milliseconds = None if time_seconds is None else round(time_seconds * 1000)
     for tag, value in metrics.items():
         number = finite(value)
-        if number is not None:
+        if number is not None and abs(number) <= LARGEST:
             writer.add_scalar(sanitise_tag(tag), number, int(step), milliseconds)
 
 

@@ -52,6 +52,15 @@ def test_every_line_is_on_disk_at_once(path):
         assert [line["step"] for line in lines_of(path)] == list(range(1, step + 1))
 
 
+def test_a_value_that_is_no_number_does_not_end_the_record(path):
+    writer = JsonLinesWriter(path)
+    writer.write(1, {"none": None, "list": [1, 2], "nan": float("nan"), "a": 1.0})
+    writer.write(2, {"a": 2.0})
+    first, second = lines_of(path)
+    assert first["metrics"] == {"none": "None", "list": "[1, 2]", "nan": "nan", "a": 1.0}
+    assert second["metrics"] == {"a": 2.0}
+
+
 def test_a_resume_is_marked(path):
     for step in (0, 10):
         writer = JsonLinesWriter(path)

@@ -43,6 +43,7 @@ def test_points_and_texts(tmp_path, capfd):
 def test_what_is_not_finite_is_left_out(tmp_path):
     writer = VisualDLWriter(tmp_path)
     values = {"nan": math.nan, "inf": math.inf, "none": None, "text": "x", "array": np.ones(2), "huge": 10**400}
+    values["more than a float32"] = 1e300
     writer.write(1, {**values, "numpy": np.float32(2), "true": True})
     assert curves(tmp_path) == {"numpy": [(1, 2.0)], "true": [(1, 1.0)]}
 
@@ -52,6 +53,16 @@ def test_interval(tmp_path):
     for step in range(1, 31):
         writer.write(step, {"a": step})
     assert [step for step, _ in curves(tmp_path)["a"]] == [1, 10, 20, 30]
+
+
+@pytest.mark.parametrize(("steps", "shown"), [(25, [1, 10, 20, 25]), (20, [1, 10, 20]), (1, [1])])
+def test_the_last_step_is_drawn_in_any_case(tmp_path, steps, shown):
+    writer = VisualDLWriter(tmp_path, interval=10)
+    for step in range(1, steps + 1):
+        writer.write(step, {"a": step})
+    writer.close()
+    writer.close()
+    assert curves(tmp_path)["a"] == [(step, step) for step in shown]
 
 
 def test_a_point_after_close_is_added_to_the_same_file(tmp_path):
@@ -228,6 +239,8 @@ def test_hparams(tmp_path):
         "list": [1],
         "text": "x",
         "inf": math.inf,
+        "seed": 2**63,
+        "least": -(2**63),
     }
     plain = hparams_for_visualdl(given)
     assert plain == {
@@ -239,6 +252,8 @@ def test_hparams(tmp_path):
         "list": "[1]",
         "text": "x",
         "inf": "inf",
+        "seed": "9223372036854775808",
+        "least": -(2**63),
     }
     assert [type(plain[name]) for name in ("int", "numpy", "float")] == [int, int, float]
     with LogWriter(str(tmp_path)) as writer:
