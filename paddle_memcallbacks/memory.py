@@ -12,7 +12,7 @@
 | ``memory/peak_forward_gib`` | the largest allocated during a forward of this step |
 | ``memory/peak_backward_gib`` | the largest allocated during a backward of this step |
 | ``memory/peak_step_gib`` | the largest allocated during the optimizer's step |
-| ``memory/fragmentation_pct`` | reserved but not allocated, in percent of reserved |
+| ``memory/fragmentation_pct`` | of the peak reserved since the start, what the peak allocated never filled; percent |
 | ``memory/host_rss_gib`` | resident memory of this process on the host |
 
 The peaks of a step and its phases need counters that can be reset: paddle 3.0 and later. On 2.6 they are left out.

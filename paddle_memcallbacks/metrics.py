@@ -39,9 +39,10 @@ def memory_metrics(
             if not step.peaks_measured:
                 del values["memory/step_peak_gib"]
             metrics.update({tag: value / GIB for tag, value in values.items() if value is not None})
-    if reading.reserved_bytes > 0:
-        idle = max(reading.reserved_bytes - reading.allocated_bytes, 0)
-        metrics["memory/fragmentation_pct"] = 100.0 * idle / reading.reserved_bytes
+    if reading.peak_reserved_bytes > 0:
+        # after a step most of what is reserved is idle by design: only at the peaks does the difference cost anything
+        idle = max(reading.peak_reserved_bytes - reading.peak_allocated_bytes, 0)
+        metrics["memory/fragmentation_pct"] = 100.0 * idle / reading.peak_reserved_bytes
     if host_bytes is not None:
         metrics["memory/host_rss_gib"] = host_bytes / GIB
     return metrics
