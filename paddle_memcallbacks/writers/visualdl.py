@@ -39,7 +39,6 @@ class VisualDLWriter:
         self._interval = interval
         self._writer: Any = None
         self._file: Path | None = None
-        self._resumed = False
         # steps up to here stand in the record already
         self._step = 0
         # the newest step that was not due
@@ -47,7 +46,6 @@ class VisualDLWriter:
 
     def start(self, step: int, header: Mapping[str, Any]) -> None:
         """A run that goes on from ``step`` gets a new file, with the curve so far in front."""
-        self._resumed = step > 0
         self._step = step
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -85,17 +83,19 @@ class VisualDLWriter:
             self._close_file()
             self._file = None
         if self._file is None:
-            self._tell_hidden()
+            lines = recorded_lines(self._record_path, self._step, self._interval)
+            if not lines:
+                self._tell_hidden()
             path = self.directory / next_file_name(self.directory)
             self._writer = open_log_writer(path)
             self._file = path
-            add_recorded(self._writer, recorded_lines(self._record_path, self._step, self._interval))
+            add_recorded(self._writer, lines)
         elif self._writer is None:
             self._writer = open_log_writer(self._file)
         return self._writer
 
     def _tell_hidden(self) -> None:
-        hidden = [] if self._resumed else record_files(self.directory)
+        hidden = record_files(self.directory)
         if hidden:
             warn_once(
                 f"vdl_hidden_{self.directory}",

@@ -136,6 +136,15 @@ def test_a_resume_without_a_record(tmp_path):
     assert curves(tmp_path)["a"] == [(6, 6.0)]
 
 
+def test_a_resume_that_cannot_bring_the_curve_back_says_so(tmp_path, caplog):
+    Run(tmp_path, 0).go(3)
+    writer = VisualDLWriter(tmp_path, record_path=tmp_path / "lost.jsonl")
+    writer.start(3, {})
+    with caplog.at_level("WARNING", logger="paddle_memcallbacks"):
+        writer.write(4, {"a": 4.0})
+    assert caplog.text.count("holds the curves of an earlier run") == 1
+
+
 def test_another_run_in_the_same_directory_is_told(tmp_path, caplog):
     Run(tmp_path, 0).go(3)
     with caplog.at_level("WARNING", logger="paddle_memcallbacks"):
