@@ -46,6 +46,12 @@ def test_notes(source, words, without):
     assert load_config(without).notes() == ()
 
 
+def test_gradients_in_half_precision_matter_only_where_they_are_added_up():
+    for accumulation in ({}, {"gradient_accumulation": False}, {"gradient_accumulation": {"steps": 1}}):
+        notes = load_config({**accumulation, "amp": {"level": "O2", "master_grad": False}}).notes()
+        assert not any("master_grad" in note for note in notes)
+
+
 def test_what_is_off_draws_no_advice():
     off = {"amp": {"enable": False, "master_grad": True}, "gradient_accumulation": {"enable": False, "steps": 99}}
     assert load_config(off).notes() == ()

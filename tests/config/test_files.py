@@ -62,6 +62,8 @@ def test_other_encodings(write):
     text = "visualdl: {logdir: 运行}\n"
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         assert load_config(write(text.encode(encoding))).visualdl.logdir == "运行"
+        json_text = json.dumps({"visualdl": {"logdir": "运行"}}, ensure_ascii=False)
+        assert load_config(write(json_text.encode(encoding), "mem.json")).visualdl.logdir == "运行"
 
 
 @pytest.mark.parametrize(

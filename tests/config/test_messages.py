@@ -73,13 +73,37 @@ def test_names_of_other_tools(name, path):
     assert asked({name: 1}) == [path]
 
 
-@pytest.mark.parametrize("key", ["", "zzzz", "运行", "\ud800", "x" * 10_000, 3, None, True, 2.5, (1, 2), b"amp"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "zzzz",
+        "epoch",
+        "LearningRate",
+        "metric",
+        "stage",
+        "运行",
+        "\ud800",
+        "x" * 10_000,
+        3,
+        None,
+        True,
+        2.5,
+        (1, 2),
+        b"amp",
+    ],
+)
 def test_a_key_like_none_is_answered_with_the_list(key):
     message = message_of({key: 1})
     assert message.endswith(f"Sections: {', '.join(SECTIONS)}.") and len(message) < 400
     message = message_of({"visualdl": {key: 1}})
     assert message.startswith("visualdl.") and message.endswith("Keys of visualdl: enable, logdir, interval.")
     message.encode("utf-8")
+
+
+def test_a_lone_enable_belongs_to_no_section():
+    assert asked({"enable": True}) == []
+    assert asked({"amp_enabled": True}) == ["amp.enable"]
 
 
 def test_nearest_key():

@@ -82,7 +82,7 @@ def test_refused_with_a_hint(value, hint):
 
 
 @pytest.mark.parametrize(
-    "value", ["", "GiB", "x", "8 8GiB", "1.2.3GiB", "8GiB!", None, [1], {}, b"8GiB", 1j, "8" * 500]
+    "value", ["", "GiB", "x", "8 8GiB", "1.2.3GiB", "8GiB!", None, [1], {}, b"8GiB", 1j, "8" * 500, "8" * 5000]
 )
 def test_refused(value):
     with pytest.raises(ConfigError, match="Allowed: a size as 14GiB, 512MiB"):

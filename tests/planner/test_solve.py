@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from paddle_memcallbacks.planner.measured import Profile, between
+from paddle_memcallbacks.planner.measured import Profile
 from paddle_memcallbacks.planner.peak import predict_peak
 from paddle_memcallbacks.planner.solver import Infeasible, all_choices, candidate_sizes, limit_of, solve
 from tests.planner.random_profiles import random_profile, random_size
@@ -91,10 +91,9 @@ def test_nothing_is_recomputed_where_everything_fits() -> None:
 def two_sizes(seed: int, units: int, rows: int) -> Profile:
     low = random_size(random.Random(seed), units, micro_batch_size=1)
     high = replace(
-        between(replace(low, micro_batch_size=0), low, 2), micro_batch_size=2, micro_seconds=1.6, measured=True
-    )
-    high = replace(
-        high,
+        low,
+        micro_batch_size=2,
+        micro_seconds=1.6,
         holdings=tuple(replace(h, held_bytes=2 * h.held_bytes) for h in low.holdings),
         units=tuple(replace(u, recompute_seconds=1.8 * u.recompute_seconds) for u in low.units),
         segments=tuple(

@@ -77,13 +77,16 @@ def test_activate_gives_every_trainer_the_callback(tmp_path):
 def test_arguments_are_the_users_again_after_an_error(tmp_path):
     from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
 
-    class Breaks(Rows):
-        def __getitem__(self, index):
-            raise RuntimeError("broken reader")
+    from paddlenlp.trainer import Trainer
 
-    trainer = build(tmp_path, [MemoryCallback()], dataset=Breaks(), gradient_accumulation_steps=4)
+    class Breaks(Trainer):
+        def training_step(self, model, inputs):
+            super().training_step(model, inputs)
+            raise RuntimeError("broken step")
+
+    trainer = build(tmp_path, [MemoryCallback()], Breaks, gradient_accumulation_steps=4)
     own_class = type(trainer.args)
-    with pytest.raises(RuntimeError, match="broken reader"):
+    with pytest.raises(RuntimeError, match="broken step"):
         trainer.train()
     args = trainer.args
     assert type(args) is own_class
