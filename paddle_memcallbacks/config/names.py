@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from paddle_memcallbacks.config.errors import Complaint, describe
 
 _CUTOFF = 0.6
+_FLAT_CUTOFF = 0.8
 _LONGEST_NAME = 60
 
 # what other tools call it -> the key here
@@ -55,9 +56,11 @@ def nearest_paths(key: str, keys_by_section: Mapping[str, Sequence[str]], sectio
     spellings = [(_last(path), path, 1) for path in here]
     # every section has `enable`: elsewhere it says nothing
     spellings += [(_last(path), path, 0) for path in everything if path not in here and _last(path) != "enable"]
-    spellings += [(spelt, path, 0) for path in everything if "." in path for spelt in (path, path.replace(".", "_"))]
     spellings += [(name, path, 0) for name, path in FOREIGN_NAMES.items()]
     scored = [(_likeness(key, spelt), is_here, path) for spelt, path, is_here in spellings]
+    # the section's part of a flat name is long: `enable` alone is no misspelt `amp_enable`
+    flat = ((_likeness(key, spelt), path) for path in everything if "." in path for spelt in (path, _flat(path)))
+    scored += [(likeness, 0, path) for likeness, path in flat if likeness > _FLAT_CUTOFF]
     best, nearness, _ = max(scored)
     if best <= _CUTOFF:
         return []
@@ -96,6 +99,10 @@ def _level_hint(paths: Sequence[str], section: str) -> str:
 
 def _sections(keys_by_section: Mapping[str, Sequence[str]]) -> str:
     return f"Sections: {', '.join(keys_by_section)}."
+
+
+def _flat(path: str) -> str:
+    return path.replace(".", "_")
 
 
 def _last(path: str) -> str:

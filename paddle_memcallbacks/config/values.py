@@ -16,8 +16,8 @@ from paddle_memcallbacks.config.names import nearest_key
 
 LARGEST_WHOLE = 2**31 - 1
 
-_WHOLE = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*", re.ASCII)
-_REAL = re.compile(r"[-+]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_WHOLE = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*")
+_REAL = re.compile(r"[-+]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _TRUE = ("true", "on", "yes")
 _FALSE = ("false", "off", "no")
 _SHORT_NAMES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16"}

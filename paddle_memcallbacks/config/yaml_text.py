@@ -18,9 +18,7 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep=deep)
         except (yaml.YAMLError, RecursionError):
             raise
-        except (
-            Exception
-        ) as error:  # the safe constructors raise IndexError, KeyError and more on junk such as `!!int ""`
+        except Exception as error:  # the safe constructors raise IndexError and more on junk as `!!int ""`
             raise ConstructorError(None, None, "the value cannot be read", node.start_mark) from error
 
 

@@ -27,6 +27,11 @@ def test_it_is_plain_json_of_the_current_draft():
     assert SCHEMA["additionalProperties"] is False
 
 
+def test_the_default_of_a_section_is_its_state_when_absent():
+    states = {section: keys["enable"] for section, keys in MemoryConfig().as_dict().items()}
+    assert {section: whole["default"] for section, whole in SCHEMA["properties"].items()} == states
+
+
 def test_every_key_is_there_with_a_description():
     assert set(KEYS) == {f"{section}.{key}" for section, keys in EVERY_KEY.items() for key in keys}
     for path, schema in KEYS.items():
