@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import paddle
 
+from paddle_memcallbacks.batches import batch_rows
 from paddle_memcallbacks.microbatch import BatchOutcome, autocast_off, detached, dummy_leaf, weighted_backward
+from paddle_memcallbacks.oom import is_oom
 from paddle_memcallbacks.session import Session
+
+from .talk import SILENT, RankStopped, Talk, alone, stop_text
 
 Call = Callable[[Any], Any]
 
 
-def run_sliced(session: Session, call: Call, data: Any, scaler: Any) -> BatchOutcome:
+def run_sliced(session: Session, call: Call, data: Any, scaler: Any, talk: Talk = SILENT) -> BatchOutcome:
     """Forward and backward of the whole batch, slice by slice.
 
     Args:
@@ -21,16 +26,31 @@ def run_sliced(session: Session, call: Call, data: Any, scaler: Any) -> BatchOut
         call: the model's own forward; it changes the mapping that it is given, and gets a fresh one every time.
         data: the loader's batch.
         scaler: the loop's GradScaler; None without AMP.
+        talk: what talks to other ranks inside forward.
+
+    Raises:
+        RankStopped: memory ran out in a forward that other ranks wait in.
     """
+    rows = batch_rows(data)
+
+    def forward(micro_batch: Any, whole: bool) -> Any:
+        with alone() if talk.losses and not whole else contextlib.nullcontext():
+            return call(micro_batch)
 
     def forward_backward(micro_batch: Any, weight: Any) -> Any:
-        with session.meter.phase("forward"):
-            outputs = call(micro_batch)
-        with session.meter.phase("backward"):
-            weighted_backward(outputs, weight, scaler)
+        whole = batch_rows(micro_batch) == rows
+        try:
+            with session.meter.phase("forward"):
+                outputs = forward(micro_batch, whole)
+            with session.meter.phase("backward"):
+                weighted_backward(outputs, weight, scaler)
+        except Exception as error:
+            if is_oom(error) and (talk.norms or (talk.losses and whole)):
+                raise RankStopped(stop_text(rows)) from error
+            raise
         return detached(outputs)
 
-    return session.run_batch(data, forward_backward, call)
+    return session.run_batch(data, forward_backward, lambda micro_batch: forward(micro_batch, whole=False))
 
 
 def handed_back(outcome: BatchOutcome) -> dict[str, paddle.Tensor]:

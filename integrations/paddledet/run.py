@@ -20,6 +20,7 @@ from .curves import own_vdl_callback, writers_for
 from .forward import handed_back, run_sliced
 from .prepare import Prepared, amp_text
 from .stages import find_stages
+from .talk import SILENT, talk_of
 
 STEP_CHECKPOINT = "memcallbacks_step_{}"
 
@@ -42,6 +43,7 @@ class Run:
         self.session: Session | None = None
         self.scaler: Any = None
         self.parallel: Any = None
+        self.talk = SILENT
         self.resumed: dict[str, Any] | None = None
         self._stack = contextlib.ExitStack()
         self._outcome: Any = None
@@ -112,6 +114,7 @@ class Run:
         steps = len(trainer.loader)
         start = trainer.start_epoch * steps
         self.session = session = self._open_session()
+        self.talk = talk_of(trainer.model) if trainer._nranks > 1 else SILENT
         if self.scaler is not None:
             session.watch_scaler(self.scaler)
             self._hold_schedules(session)
@@ -140,7 +143,7 @@ class Run:
     def _forward(self, call: Callable[[Any], Any], data: Any) -> Any:
         if self.session is None:
             return call(data)
-        self._outcome = run_sliced(self.session, call, data, self.scaler)
+        self._outcome = run_sliced(self.session, call, data, self.scaler, self.talk)
         return handed_back(self._outcome)
 
     def step_end(self) -> None:

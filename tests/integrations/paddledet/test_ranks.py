@@ -23,6 +23,11 @@ def test_two_ranks_equal_one_process(run, scenes: Path, tmp_path: Path) -> None:
     alone = run("ranks")
     expected = np.load(tmp_path / "whole_1_0.npz")
 
+    counts = {mode: [size for size in first[mode]["reductions"] if size == 1] for mode in first}
+    assert len(counts["talking whole"]) == 6, "a loss that all-reduces what it divides by does so once a whole batch"
+    assert counts["talking"] == [], "and never in a slice: the ranks may take different numbers of them"
+    assert first["talking"]["slices"] == [3, 1]
+
     for mode in ("micro-batches", "whole", "fleet"):
         result = first[mode]
         assert result["rates"] == alone["whole"]["rates"], mode

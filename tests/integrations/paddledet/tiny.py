@@ -57,8 +57,9 @@ class TinyDetector(BaseArch):
 
     __category__ = "architecture"
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self, dropout: float = 0.0, talk: bool = False) -> None:
         super().__init__()
+        self.talk = talk
         layers = [paddle.nn.Conv2D(3, 8, 3, stride=8), paddle.nn.Swish()]
         self.backbone = paddle.nn.Sequential(*layers, paddle.nn.Conv2D(8, 8, 3, stride=2))
         self.head = paddle.nn.Sequential(paddle.nn.Linear(8, 16), paddle.nn.Tanh(), paddle.nn.Linear(16, 3))
@@ -76,6 +77,12 @@ class TinyDetector(BaseArch):
         centre = (self.inputs["gt_bbox"].reshape([mask.shape[0], -1, 2, 2]).mean(axis=2) * mask).sum(axis=1) / 160.0
         loss_count = ((found[:, 0] - count / 6.0) ** 2).mean()
         loss_centre = ((found[:, 1:] - centre / count.unsqueeze(-1).clip(min=1.0)) ** 2).mean()
+        if self.talk:
+            boxes = mask.sum() * 1.0
+            if paddle.distributed.get_world_size() > 1:
+                paddle.distributed.all_reduce(boxes)
+                boxes = boxes / paddle.distributed.get_world_size()
+            loss_count = loss_count * mask.shape[0] / boxes
         self.forwards += 1
         self.batches.append(mask.shape[0])
         loss = loss_count + loss_centre

@@ -17,6 +17,11 @@ from tests.integrations.paddledet.runs.common import answer, places, recorded, s
 KEYS: dict[str, dict[str, Any]] = {
     "micro-batches": {"gradient_accumulation": {"micro_batch_size": 2}, "recompute": {"layers": ["backbone"]}},
     "whole": {"memory": {"interval": 1}, "use_vdl": True, "use_fused_allreduce_gradients": True},
+    "talking": {
+        "TinyDetector": {"talk": True},
+        "gradient_accumulation": {"micro_batch_size": 3, "weight": "samples"},
+    },
+    "talking whole": {"TinyDetector": {"talk": True}, "memory": True},
     "fleet": {"gradient_accumulation": {"micro_batch_size": 2}, "fleet": True},
 }
 
@@ -35,6 +40,7 @@ def main() -> None:
         if ranks == 1:
             keys = {}
         reader = {"batch_size": 8 // ranks}
+        keys.setdefault("TinyDetector", {"talk": False})
         name = mode.replace(" ", "_")
         vdl = {"vdl_log_dir": str(folder / name / "curves")}
         trainer = tiny.build(scenes, folder / name, TrainReader=reader, **vdl, **keys)
