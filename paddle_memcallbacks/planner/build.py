@@ -71,7 +71,7 @@ def build_size(runs: StepRuns, micro_batch_size: int | None, excludes: Mapping[s
     holdings = holdings_of(reader.claims(kept))
     held = held_bytes(holdings, count, ())
     held_in = [held_bytes(holdings, count, run.chosen) for run in runs.levels]
-    owners = owners_of(plain.markers)
+    owners = owners_of(plain.markers, reader.second_passes())
     segments = []
     for i, (marker, phase) in enumerate(zip(plain.markers, phases_of(plain.markers), strict=True)):
         own = {runs.choice_of.get(name, name) for name in owners[i]}

@@ -35,6 +35,20 @@ class StepClaims:
         self._uses = sorted(slot.unpacked for slot in watched.slots if slot.unpacked is not None)
         self._forwards = sorted(self._begun.values())
 
+    def second_passes(self) -> list[tuple[int, Call]]:
+        """(segment, call) in the order in which backward comes to each call; there its second pass would run."""
+        first = [
+            min((slot for slot in slots if slot.order >= 0), key=lambda slot: slot.order, default=None)
+            for slots in self._slots.values()
+        ]
+        # where a unit ends in an inner one both begin with the same tensor: the inner one comes last
+        begun = [
+            (slot.order, len(slot.calls) if call == slot.calls[-1] else slot.calls.index(call), slot.unpacked, call)
+            for call, slot in zip(self._slots, first, strict=True)
+            if slot is not None and slot.unpacked is not None
+        ]
+        return [(segment, call) for _, _, segment, call in sorted(begun, key=lambda entry: entry[:2])]
+
     def claims(self, kept_bytes: dict[Call, int], *, instant: bool = False) -> Iterator[Claim]:
         """Every claim on every storage.
 

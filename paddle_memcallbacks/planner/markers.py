@@ -29,6 +29,7 @@ class Marker:
         kind: one of the constants above.
         unit: the unit's name; empty for the step's own markers.
         call: which call of the unit (or of the optimizer) it belongs to, from 0.
+        output: which of the call's outputs got its gradient; 0 for other markers.
         inside: the units whose forward runs at this call, outermost first, the unit itself last.
         held_bytes: allocated at the marker.
         peak_bytes: the highest allocation since the marker before.
@@ -42,11 +43,12 @@ class Marker:
     held_bytes: int
     peak_bytes: int
     seconds: float
+    output: int = 0
 
     @property
     def key(self) -> str:
         """The same in every run of the same step."""
-        return f"{self.kind} {self.unit} {self.call}"
+        return f"{self.kind} {self.unit} {self.call}" + (f" {self.output}" if self.output else "")
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,10 @@ class Recorder:
             undo()
         self._undo.clear()
 
-    def _mark(self, kind: str, unit: str, call: int, inside: tuple[str, ...] = ()) -> None:
+    def _mark(self, kind: str, unit: str, call: int, inside: tuple[str, ...] = (), output: int = 0) -> None:
         self._synchronize()
         held_bytes, peak_bytes = self._read()
-        self.markers.append(Marker(kind, unit, call, inside, held_bytes, peak_bytes, time.perf_counter()))
+        self.markers.append(Marker(kind, unit, call, inside, held_bytes, peak_bytes, time.perf_counter(), output))
         self._reset()
 
     def _names(self) -> tuple[str, ...]:
@@ -137,24 +139,29 @@ class Recorder:
             inside = self._names()
             call = self.stack.pop()
             self._mark(FORWARD_END, name, call.index, inside)
-            self._hook_outputs(call, inside, outputs)
+            self._hook_outputs(call, inside, inputs, outputs)
             if self._watcher is not None:
                 self._watcher.outputs(call, outputs)
 
         return hook
 
-    def _hook_outputs(self, call: Call, inside: tuple[str, ...], outputs: Any) -> None:
-        fired = False
+    def _hook_outputs(self, call: Call, inside: tuple[str, ...], inputs: Any, outputs: Any) -> None:
+        # what is only passed through gets its gradient at another unit's time
+        passed = {id(tensor) for tensor in tensors_in(inputs)}
+        for output, tensor in enumerate(tensors_in(outputs)):
+            if id(tensor) not in passed and not tensor.stop_gradient and not tensor.is_leaf:
+                passed.add(id(tensor))
+                tensor.register_hook(self._first_gradient(call, inside, output))
 
-        def first_gradient(gradient: Any) -> None:
-            nonlocal fired
+    def _first_gradient(self, call: Call, inside: tuple[str, ...], output: int) -> Callable[[Any], None]:
+        fired: list[bool] = []
+
+        def hook(gradient: Any) -> None:
             if not fired:
-                fired = True
-                self._mark(BACKWARD_BEGIN, call.unit, call.index, inside)
+                fired.append(True)
+                self._mark(BACKWARD_BEGIN, call.unit, call.index, inside, output)
 
-        for tensor in tensors_in(outputs):
-            if not tensor.stop_gradient and not tensor.is_leaf:
-                tensor.register_hook(first_gradient)
+        return hook
 
     def _mark_method(self, method: str) -> None:
         original = getattr(self._optimizer, method, None)

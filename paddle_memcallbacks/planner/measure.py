@@ -13,7 +13,7 @@ import paddle
 
 from paddle_memcallbacks import memory
 from paddle_memcallbacks.planner.markers import Marker, Recorder
-from paddle_memcallbacks.planner.saved import SavedWatch, Watched
+from paddle_memcallbacks.planner.saved import SavedWatch, Watched, tensors_behind
 from paddle_memcallbacks.recompute import in_second_pass, recompute_units
 
 
@@ -46,7 +46,7 @@ def measure_step(
     watch: bool = False,
 ) -> tuple[list[Marker], Watched]:
     """Run the step once and return its markers and, with ``watch``, what it saved."""
-    watcher = SavedWatch(model) if watch else None
+    watcher = SavedWatch(model, tensors_behind(run_step)) if watch else None
     recorder = Recorder(
         dict(layers),
         optimizer,

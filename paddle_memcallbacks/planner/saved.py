@@ -6,7 +6,10 @@ the storage, its bytes, the units whose forward runs, and when it is taken out a
 
 from __future__ import annotations
 
+import functools
+import types
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +18,8 @@ import paddle
 from paddle_memcallbacks.planner.markers import Call, Recorder, tensors_in
 
 NEVER = 1 << 60
+# how far from a step's function its tensors are looked for, and among how many objects
+_DEEPEST, _MOST_OBJECTS = 5, 20_000
 
 
 @dataclass
@@ -26,7 +31,8 @@ class Slot:
         storage_bytes: bytes of the whole storage.
         calls: calls of units that ran, outermost first.
         packed: when it was saved.
-        released: when backward took it out for the last time.
+        unpacked: when backward took it out for the last time; None if it never did.
+        order: its place among all that was taken out, by the first time; -1 if it never was.
         died: when the graph let go of it.
     """
 
@@ -35,6 +41,7 @@ class Slot:
     calls: tuple[Call, ...]
     packed: int
     unpacked: int | None = None
+    order: int = -1
     died: int = NEVER
 
     @property
@@ -78,14 +85,23 @@ class _Packed:
 
 
 class SavedWatch:
-    """Context manager that fills `Watched` while a step runs; attach it to the step's `Recorder` first."""
+    """Context manager that fills `Watched` while a step runs; attach it to the step's `Recorder` first.
 
-    def __init__(self, model: Any) -> None:
+    Args:
+        model: its parameters and buffers live all through the step.
+        outside: more tensors that do, e.g. the batch.
+    """
+
+    def __init__(self, model: Any, outside: Iterable[Any] = ()) -> None:
         self.watched = Watched()
         self.recorder: Recorder | None = None
         self._numbers: dict[int, list[int]] = {}
+        self._packed: weakref.WeakSet[_Packed] = weakref.WeakSet()
         self._count = 0
-        for tensor in (*model.parameters(), *model.buffers()):
+        self._taken = 0
+        # kept alive, so that no other storage comes to lie where they were
+        self._outside = [*model.parameters(), *model.buffers(), *outside]
+        for tensor in self._outside:
             number = self._number(tensor)
             if number is not None:
                 self.watched.fixed.add(number[0])
@@ -99,6 +115,11 @@ class SavedWatch:
         self._hooks.__exit__(*exc)
         # what outlives the step (the batch) keeps its finalizer, and that keeps this object
         self.recorder = None
+        self._outside.clear()
+        # a graph that outlives the step must not hold what backward has used
+        for packed in self._packed:
+            packed.tensor = None
+        self._packed.clear()
 
     def inputs(self, call: Call, value: Any) -> None:
         """A unit is about to run on ``value``."""
@@ -135,12 +156,16 @@ class SavedWatch:
         slot = Slot(*number, calls=tuple(self.recorder.stack), packed=self._now())
         self.watched.slots.append(slot)
         packed = _Packed(alone, slot)
+        self._packed.add(packed)
         weakref.finalize(packed, self._forget, slot).atexit = False
         return packed
 
     def _unpack(self, packed: _Packed) -> Any:
         if packed.slot is not None:
             packed.slot.unpacked = self._now()
+            if packed.slot.order < 0:
+                packed.slot.order = self._taken
+                self._taken += 1
         return packed.tensor
 
     def _number(self, tensor: Any) -> tuple[int, int] | None:
@@ -175,3 +200,38 @@ class SavedWatch:
             entry[1] -= 1
             if not entry[1]:
                 del self._numbers[address]
+
+
+def tensors_behind(function: Callable[..., Any]) -> Iterator[Any]:
+    """Tensors that a step's function refers to: closures, partial arguments, attributes of bound objects, containers."""
+    seen: set[int] = set()
+    waiting: list[tuple[Any, int]] = [(function, 0)]
+    while waiting and len(seen) < _MOST_OBJECTS:
+        value, depth = waiting.pop()
+        if id(value) in seen or depth > _DEEPEST or isinstance(value, (paddle.nn.Layer, paddle.optimizer.Optimizer)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, paddle.Tensor):
+            yield value
+        waiting.extend((inner, depth + 1) for inner in _inside(value))
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, types.MethodType):
+        yield from (value.__self__, value.__func__)
+    elif isinstance(value, types.FunctionType):
+        yield from value.__defaults__ or ()
+        for cell in value.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:
+                continue
+        yield from (value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__)
+    elif isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set)):
+        yield from value
+    elif not isinstance(value, (types.ModuleType, type, paddle.Tensor)):
+        yield from vars(value).values() if hasattr(value, "__dict__") else ()

@@ -12,6 +12,7 @@ from paddle_memcallbacks.planner.markers import (
     FORWARD_END,
     STEP_BEGIN,
     STEP_END,
+    Call,
     Marker,
 )
 
@@ -53,21 +54,25 @@ def _cut(run: Sequence[Marker], common: Sequence[str]) -> Line:
     return Line(tuple(markers), tuple(index))
 
 
-def owners_of(markers: Sequence[Marker]) -> list[tuple[str, ...]]:
+def owners_of(markers: Sequence[Marker], second_passes: Sequence[tuple[int, Call]]) -> list[tuple[str, ...]]:
     """For each segment the units that it runs in, or right after: where their choice changes more than what is held.
 
-    In backward the last unit whose output got its gradient, and those around it; where a unit ends in another one, the
-    inner one's gradient comes at the same moment, and both own what follows.
+    In backward that is the unit that came to its second pass last, and those around it.
+
+    Args:
+        markers: one a segment.
+        second_passes: (segment, call) in the order in which backward comes to them.
     """
+    inside = {Call(m.unit, m.call): m.inside for m in markers if m.kind == FORWARD_BEGIN}
+    begun: dict[int, Call] = dict(second_passes)
     owners: list[tuple[str, ...]] = []
     current: tuple[str, ...] = ()
-    for before, marker in zip((None, *markers), markers, strict=False):
+    for i, marker in enumerate(markers):
+        if i in begun:
+            current = inside[begun[i]]
         owners.append(current)
-        if marker.kind in (FORWARD_BEGIN, FORWARD_END, BACKWARD_BEGIN):
-            nested = before is not None and before.kind == BACKWARD_BEGIN and set(marker.inside) <= set(before.inside)
-            at_once = marker.peak_bytes == marker.held_bytes == (before.held_bytes if before is not None else -1)
-            if not (marker.kind == BACKWARD_BEGIN and nested and at_once):
-                current = marker.inside
+        if marker.kind in (FORWARD_BEGIN, FORWARD_END):
+            current = marker.inside
     return owners
 
 
