@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GIB = 2**30
+_MIB, _GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Effective:
         if self.steps_per_epoch is not None:
             parts.insert(1, f"{self.steps_per_epoch} steps an epoch")
         parts.append(f"recompute {self.units} of {self.units_found} units" if self.units else "recompute off")
-        parts.append(f"budget {self.budget_bytes / GIB:.2f} GiB" if self.budget_bytes else "no budget")
+        parts.append(f"budget {_size(self.budget_bytes)}" if self.budget_bytes else "no budget")
         return "active: " + ", ".join(parts)
 
     def _batch(self) -> str:
@@ -50,3 +50,7 @@ class Effective:
         micro = min(self.micro_batch_size or self.rows, self.rows)
         slices = -(-self.rows // micro)
         return f"micro-batch {micro} x accumulation {slices} x ranks {self.ranks} = batch {self.rows * self.ranks}"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / _GIB:.2f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"

@@ -36,14 +36,21 @@ def open_writers(
     if writers is not None:
         return WriterGroup(writers)
     opened: list[Writer] = [ConsoleWriter(config.memory.interval)]
-    where = config.visualdl.logdir or logdir
-    if where is not None:
-        folder = Path(where) / name if name else Path(where)
+    folder = record_folder(config, logdir, name)
+    if folder is not None:
         record = folder / RECORD_NAME
         opened.append(JsonLinesWriter(record))
         if config.visualdl.enable:
             opened.append(VisualDLWriter(folder, record_path=record, interval=config.visualdl.interval))
     return WriterGroup(opened)
+
+
+def record_folder(config: MemoryConfig, logdir: str | Path | None, name: str | None) -> Path | None:
+    """Where a run's record, curves and plan go; None where no folder was named."""
+    where = config.visualdl.logdir or logdir
+    if where is None:
+        return None
+    return Path(where) / name if name else Path(where)
 
 
 def header(

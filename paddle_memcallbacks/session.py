@@ -29,7 +29,9 @@ from paddle_memcallbacks.microbatch import (
     world_size,
 )
 from paddle_memcallbacks.moments import create_moments
-from paddle_memcallbacks.opening import header, open_writers
+from paddle_memcallbacks.opening import header, open_writers, record_folder
+from paddle_memcallbacks.planner import Plan
+from paddle_memcallbacks.planning import RunPlan
 from paddle_memcallbacks.recompute import RecomputeSwitch, find_units, recompute_units, select_units
 from paddle_memcallbacks.writers import Writer
 
@@ -109,11 +111,7 @@ class Session:
         self._autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
         self.model = self._prepare_amp(model) if toolkit == "plain" else model
         self.switch = self._select_units()
-        self._examination = (
-            RecomputeExamination(self.switch, self.bare_model, self.config.recompute, self.meter)
-            if self.switch is not None
-            else None
-        )
+        self._examination = self._new_examination()
         self.loop = MicroBatchLoop(
             self.bare_model,
             self.config.gradient_accumulation,
@@ -124,6 +122,9 @@ class Session:
         self.writers = open_writers(self.config, logdir, name, writers)
         self._header = header(self.config, name, toolkit, facts)
         self._growth = memory.GrowthWatch()
+        self._run_plan = (
+            RunPlan(self.config, record_folder(self.config, logdir, name)) if RunPlan.wanted(self.config) else None
+        )
         # before there is a scaler already, so that a state that is loaded early waits for it
         self._watch = self._new_watch()
         self._outcome: BatchOutcome | None = None
@@ -157,6 +158,15 @@ class Session:
         if self._watch is not None:
             self._watch.bind(scaler, self.optimizer)
             self._watch.attach()
+
+    def apply_plan(self, plan: Plan) -> None:
+        """Recompute the plan's units, in the plan's micro-batches, from the next batch on."""
+        if self.switch is not None:
+            self.switch.remove()
+        self.switch = recompute_units(self.bare_model, plan.recompute).apply() if plan.recompute else None
+        self._examination = self._new_examination()
+        if plan.micro_batch_size is not None:
+            self.loop.micro_batch_size = plan.micro_batch_size
 
     @property
     def watch(self) -> LossScaleWatch | None:
@@ -240,6 +250,8 @@ class Session:
         """
         if self._outcome is None and Session.first_batch is not None:
             Session.first_batch(self, batch, forward_backward, forward_only)
+        if self._outcome is None and self._run_plan is not None:
+            self._run_plan.make(self, batch, forward_backward, forward_only)
         if self._examination is not None:
             self._examination.before_batch(self.step_index, batch, self.loop, forward_backward)
         self.meter.begin_step()
@@ -286,6 +298,8 @@ class Session:
         self._memory = self.meter.end_step()
         if self._examination is not None:
             self._examination.after_step()
+        if self._run_plan is not None and self._memory.peaks_measured:
+            self._run_plan.after_step(self, self.step_index, self._memory.peak_bytes)
         if not self.config.memory.enable:
             return {}
         reading = memory.memory_reading()
@@ -341,6 +355,11 @@ class Session:
         self.close("finished" if kind is None else f"{kind.__name__}: {error}"[:500])
 
     # ---- parts
+
+    def _new_examination(self) -> RecomputeExamination | None:
+        if self.switch is None:
+            return None
+        return RecomputeExamination(self.switch, self.bare_model, self.config.recompute, self.meter)
 
     def _new_watch(self) -> LossScaleWatch | None:
         section = self.config.loss_scale
@@ -400,6 +419,8 @@ class Session:
         metrics = memory.memory_metrics(reading, self._memory, host_bytes)
         if self.effective.budget_bytes is not None:
             metrics["memory/budget_gib"] = self.effective.budget_bytes / memory.GIB
+        if self._run_plan is not None and self._run_plan.plan is not None:
+            metrics["memory/predicted_peak_gib"] = self._run_plan.plan.predicted_peak_bytes / memory.GIB
         metrics["memory/oom_count"] = float(self.loop.oom_count)
         metrics["accumulation/micro_batches"] = float(self._outcome.micro_batches)
         metrics["accumulation/micro_batch_size"] = float(self._outcome.micro_batch_size)
