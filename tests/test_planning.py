@@ -94,7 +94,8 @@ def test_a_broken_plan_file_names_the_key(tmp_path):
 SCRIPT = """
 import paddle, paddle_memcallbacks as pm
 paddle.seed(0)
-model = paddle.nn.Sequential(*[paddle.nn.Sequential(paddle.nn.Linear(32, 256), paddle.nn.GELU(), paddle.nn.Linear(256, 32)) for _ in range(3)])
+block = lambda: paddle.nn.Sequential(paddle.nn.Linear(32, 256), paddle.nn.GELU(), paddle.nn.Linear(256, 32))
+model = paddle.nn.Sequential(*[block() for _ in range(3)])
 optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
 session = pm.Session({}, model=model, optimizer=optimizer)
 for _ in range(3):

@@ -1,4 +1,4 @@
-"""fp16 and bf16 keys: the Trainer consumes them in its ``__init__``; they are settled before train() builds anything."""
+"""fp16 and bf16 keys: consumed in the Trainer's ``__init__``, so settled before train() builds anything."""
 
 from __future__ import annotations
 

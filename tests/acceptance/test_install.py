@@ -23,8 +23,9 @@ def run(folder, path=None):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if path is not None:
         environment["PYTHONPATH"] = str(path)
+    command = [sys.executable, "-c", CHECK]
     done = subprocess.run(
-        [sys.executable, "-c", CHECK], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip().splitlines()[-1])

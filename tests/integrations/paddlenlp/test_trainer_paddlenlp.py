@@ -76,7 +76,6 @@ def test_activate_gives_every_trainer_the_callback(tmp_path):
 
 def test_arguments_are_the_users_again_after_an_error(tmp_path):
     from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
-
     from paddlenlp.trainer import Trainer
 
     class Breaks(Trainer):
