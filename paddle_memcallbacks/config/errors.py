@@ -42,10 +42,6 @@ class ConfigError(ValueError):
         self.source = source
         super().__init__(_message(self.complaints, source))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # the default would hand the finished message back as the first argument and lose the complaints
-        return (type(self), (self.complaints, self.source))
-
 
 def _message(complaints: Sequence[Complaint], source: str) -> str:
     if len(complaints) == 1:

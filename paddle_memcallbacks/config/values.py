@@ -7,7 +7,7 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,7 @@ def as_names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         text = value.strip().removeprefix("[").removesuffix("]")
         value = text.split(",") if text.strip() else []
-    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview, Mapping)):
+    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview)):
         raise BadValue("")
     entries = [unwrapped(entry) for entry in value]
     if not all(isinstance(entry, str) for entry in entries):

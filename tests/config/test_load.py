@@ -167,6 +167,12 @@ def test_what_is_no_list_of_layers(value):
     assert message_of({"recompute": {"layers": value}}).startswith("recompute.layers: ")
 
 
+@pytest.mark.parametrize("value", [b"", bytearray(), memoryview(b""), {}, None, 0, False])
+def test_what_is_no_empty_list_of_ops(value):
+    assert load_config({"amp": {"custom_white_list": []}}).amp.custom_white_list == ()
+    assert message_of({"amp": {"custom_white_list": value}}).startswith("amp.custom_white_list: ")
+
+
 def test_null_unsets_a_key_that_has_no_default_value():
     for null in (None, "None", "null", "~", ""):
         config = load_config({"memory": {"budget": null, "plan": null}, "amp": {"master_grad": null}})
