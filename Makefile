@@ -6,10 +6,14 @@ BIN := $(VENV)/bin
 LOCK = constraints/lock-py$(shell $(PYTHON) -c 'import sys; print("%d%d" % sys.version_info[:2])').txt
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint install clean
+.PHONY: demo demo-detection test lint install clean
 
 demo: $(STAMP)
 	$(BIN)/paddle-mem demo
+
+# the second part: two detectors on handwritten digits, with PaddleDetection
+demo-detection: $(STAMP)
+	$(BIN)/python examples/detection/demo.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
