@@ -10,6 +10,8 @@
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from .shims import describe_shims
+
 if TYPE_CHECKING or importlib.util.find_spec("ppdet") is not None:
     from .callback import MemoryCallback
     from .install import activate, register, unregister
@@ -27,4 +29,4 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["MemoryCallback", "activate", "register", "unregister"]
+__all__ = ["MemoryCallback", "activate", "describe_shims", "register", "unregister"]
