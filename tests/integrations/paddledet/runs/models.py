@@ -16,6 +16,8 @@ from ppdet.engine import Trainer
 from paddle_memcallbacks.microbatch import MicroBatchError
 from tests.integrations.paddledet.runs.common import answer, places
 
+# PicoDet's assigner wants 9 anchors of its coarsest level
+SIZES = {"picodet": 160, "ppyoloe": 128, "faster_rcnn": 96}
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "detection"
 
 
@@ -35,17 +37,17 @@ def build(scenes: Path, folder: Path, name: str) -> Trainer:
             "LearningRate": {"base_lr": 0.001},
         }
     )
-    shrink(cfg["TrainReader"])
+    shrink(cfg["TrainReader"], SIZES[name])
     return Trainer(cfg, mode="train")
 
 
-def shrink(reader: dict[str, Any]) -> None:
+def shrink(reader: dict[str, Any], size: int) -> None:
     """Smaller images, for time."""
     for transform in reader["batch_transforms"]:
         if "BatchRandomResize" in transform:
-            transform["BatchRandomResize"]["target_size"] = [128]
+            transform["BatchRandomResize"]["target_size"] = [size]
             return
-    reader["sample_transforms"].insert(1, {"Resize": {"target_size": [96, 96], "keep_ratio": True, "interp": 2}})
+    reader["sample_transforms"].insert(1, {"Resize": {"target_size": [size, size], "keep_ratio": True, "interp": 2}})
 
 
 class Phases:
