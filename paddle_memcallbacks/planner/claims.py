@@ -60,6 +60,9 @@ class StepClaims:
             if slot.storage not in self._watched.fixed:
                 yield from self._saved(slot, instant)
         for call, storages in self._watched.arguments.items():
+            if call.unit in self._choice_of:
+                # a replacement keeps what it keeps: its bytes are in kept_bytes
+                continue
             for storage, storage_bytes in storages:
                 if storage not in self._watched.fixed:
                     yield from self._kept(call, self._begun[call] + 1, storage, storage_bytes, instant)
@@ -76,6 +79,8 @@ class StepClaims:
         inside = frozenset(self._name(call) for call in slot.calls)
         yield Claim(slot.storage, slot.storage_bytes, first, released, Condition(None, inside) if inside else None)
         for call in slot.calls:
+            if call.unit in self._choice_of:
+                continue
             again = self._second_pass(call)
             arguments = {storage for storage, _ in self._watched.arguments.get(call, ())}
             if again is not None and slot.storage not in arguments:

@@ -203,7 +203,7 @@ class SavedWatch:
 
 
 def tensors_behind(function: Callable[..., Any]) -> Iterator[Any]:
-    """Tensors that a step's function refers to: closures, partial arguments, attributes of bound objects, containers."""
+    """Tensors that a step's function refers to: closures, partial arguments, bound objects' attributes, containers."""
     seen: set[int] = set()
     waiting: list[tuple[Any, int]] = [(function, 0)]
     while waiting and len(seen) < _MOST_OBJECTS:

@@ -127,7 +127,8 @@ def _host(tensor: Any) -> np.ndarray | None:
 def _restore_gradient(parameter: Any, gradient: np.ndarray | None) -> None:
     if gradient is None:
         if parameter.grad is not None:
-            parameter.clear_gradient(set_to_zero=False)
+            # the keyword is ignored by Paddle 3.3: only the position counts
+            parameter.clear_gradient(False)
     elif parameter.grad is not None:
         parameter.grad.set_value(gradient)
     else:
