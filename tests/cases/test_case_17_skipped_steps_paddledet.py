@@ -24,6 +24,10 @@ def test_schedule_and_ema_count_updates(tmp_path: Path) -> None:
 
     assert (ours["init"], ours["incr_every"], ours["scale"]) == (4096.0, 7, 1024.0)
     assert (upstream["init"], upstream["incr_every"]) == (1024, 2000), "a bare 'amp: true' stays PaddleDetection's own"
+    stormy = found["stormy"]
+    assert stormy["forwards"] == 4 and stormy["checkpoints"] == ["0", "memcallbacks_step_4"], "on_storm: stop"
+    assert "training stopped:" in done.stderr
+
     assert ours["finite"]
     assert ours["scaler_is_paddles_own_again"]
     assert "step 3: gradients overflowed at loss scale 4096" in done.stderr

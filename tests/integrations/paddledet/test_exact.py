@@ -9,6 +9,7 @@ pytestmark = pytest.mark.paddledet
 
 def test_two_epochs_equal_the_whole_batch(run) -> None:
     found = run("exact")
+    assert found["leftovers"] == [], "train() and unregister() leave PaddleDetection as it was"
     assert found["steps"] == 6
     assert found["moved"] > 0.01
     for mode, result in found["modes"].items():
