@@ -1,4 +1,4 @@
-"""``python -m paddle_memcallbacks`` is ``paddle-mem``; paddle.distributed.launch needs a module."""
+"""``python -m paddle_memcallbacks`` is ``paddle-mem``."""
 
 from paddle_memcallbacks.cli import main
 

@@ -34,7 +34,7 @@ def run(context: typer.Context, script: Script, config: Config = None) -> None:
 
     [dim]paddle-mem run --config mem.yml train.py --output_dir out[/dim]
 
-    [dim]python -m paddle.distributed.launch --nproc_per_node 2 -m paddle_memcallbacks run train.py[/dim]
+    [dim]python -m paddle.distributed.launch --nproc_per_node 2 $(which paddle-mem) run train.py[/dim]
     """
     _launch(_read(config), script, context.args)
 
@@ -140,6 +140,25 @@ def _launch(config: MemoryConfig, script: Path, arguments: list[str], first_batc
         launch.run_script(script, arguments)
     except ConfigError as error:
         _fail(str(error))
+    except RuntimeError as error:
+        if type(error).__module__.startswith("paddle_memcallbacks."):
+            _fail(str(error))
+        raise
+    _tell_if_unused(first_batch is not None)
+
+
+def _tell_if_unused(must_begin: bool) -> None:
+    """A script that starts no training of ours has not used the keys: never in silence."""
+    module = sys.modules.get("paddle_memcallbacks.session")
+    if module is not None and module.Session.begun and not must_begin:
+        return
+    message = (
+        "the script has ended, and no Trainer of PaddleNLP or PaddleDetection and no Session ran a training step in "
+        "it: the keys did nothing. A plain loop uses paddle_memcallbacks.Session itself."
+    )
+    if must_begin:
+        _fail(message)
+    Console(stderr=True).print(f"[bold yellow]warning:[/] {message}", highlight=False, soft_wrap=True)
 
 
 def _fail(message: str) -> NoReturn:

@@ -33,7 +33,7 @@ from paddle_memcallbacks.opening import header, open_writers, record_folder
 from paddle_memcallbacks.planner import Plan
 from paddle_memcallbacks.planning import RunPlan
 from paddle_memcallbacks.recompute import RecomputeSwitch, find_units, recompute_units, select_units
-from paddle_memcallbacks.writers import Writer
+from paddle_memcallbacks.writers import Writer, WriterGroup
 
 ForwardBackward = Callable[[Any, Any], Any]
 ForwardOnly = Callable[[Any], Any]
@@ -77,12 +77,14 @@ class Session:
     Attributes:
         first_batch: called with (session, batch, forward_backward, forward_only) before a run's first batch; the
             commands ``verify`` and ``plan`` set it.
+        begun: how many sessions have begun in this process.
 
     Raises:
         ConfigError: a key is wrong.
         RecomputeError: a pattern matches no layer, or nested ones.
     """
 
+    begun: ClassVar[int] = 0
     first_batch: ClassVar[Callable[[Session, Any, ForwardBackward, ForwardOnly], None] | None] = None
 
     def __init__(
@@ -187,8 +189,12 @@ class Session:
         if self._began:
             return
         self._began = True
+        Session.begun += 1
         self.step_index = step
         self.effective = Effective(steps_per_epoch=steps_per_epoch)
+        if Session.first_batch is not None:
+            # verify and plan stop before the first step: a record of theirs would stand before the run's own
+            self.writers = WriterGroup([])
         self.writers.start(step, self._header)
         if self.switch is not None:
             self.switch.apply()
@@ -406,7 +412,7 @@ class Session:
             amp=self._amp[0],
             amp_note=self._amp[1],
             units=len(self.switch.names) if self.switch is not None else 0,
-            units_found=len(find_units(self.bare_model)),
+            units_found=max(len(find_units(self.bare_model)), len(self.switch.names) if self.switch is not None else 0),
             budget_bytes=budget if isinstance(budget, int) else None,
             weight=self.loop.describe(),
         )

@@ -62,3 +62,19 @@ def test_run_hands_the_words_on_and_keeps_the_exit_status(tmp_path):
     )
     assert done.returncode == 7
     assert "['-c', 'x.yml', '--help']" in done.stdout
+
+
+def test_a_script_without_a_training_is_told_that_the_keys_did_nothing(tmp_path):
+    (tmp_path / "train.py").write_text("print('done')\n")
+    statuses = {}
+    for command in ("run", "verify"):
+        done = subprocess.run(
+            [sys.executable, "-m", "paddle_memcallbacks", command, tmp_path / "train.py"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        statuses[command] = done.returncode
+        assert "the keys did nothing" in done.stderr
+    assert statuses == {"run": 0, "verify": 2}

@@ -226,3 +226,49 @@ def test_groups_keep_the_writers_that_work():
     group.write(1, {})
     group.write(2, {})
     assert seen == [1, 2]
+
+
+def test_an_interrupted_batch_leaves_no_gradient_to_the_next():
+    def breaks(model, batch):
+        breaks.calls += 1
+        if breaks.calls == 3:
+            raise KeyboardInterrupt
+        return squared(model, batch)
+
+    model, data = build(), batches(3)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    session = pm.Session({"gradient_accumulation": {"micro_batch_size": 3}}, model=model, optimizer=optimizer)
+    session.step(data[0], squared)
+    breaks.calls = 0
+    with pytest.raises(KeyboardInterrupt):
+        session.step(data[1], breaks)
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
+    session.close()
+
+
+def test_rare_positives_do_not_hide_what_a_loss_divides_by():
+    """Most rows count for nothing: alone each loses 0, and 0 against 0 says nothing of the weight."""
+
+    def over_positives(model, batch):
+        squares = (model(batch["x"]) - 3) ** 2 * batch["y"]
+        return squares.sum() / paddle.clip(batch["y"].sum(), min=1.0)
+
+    def run(keys):
+        model = build()
+        model.eval()
+        optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+        rng = np.random.RandomState(4)
+        with pm.Session(keys, model=model, optimizer=optimizer) as session:
+            losses = []
+            for _ in range(4):
+                y = np.zeros([32, 1], "int64")
+                y[rng.choice(32, 5, replace=False)] = 1
+                batch = {"x": paddle.to_tensor(rng.randn(32, 16).astype("float32")), "y": paddle.to_tensor(y)}
+                losses.append(float(session.step(batch, over_positives)))
+            return losses
+
+    try:
+        ours = run({"gradient_accumulation": {"micro_batch_size": 8}})
+    except pm.MicroBatchError:
+        return
+    assert ours == pytest.approx(run({}), rel=1e-5)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Optional, get_args
 
-import yaml
 from paddlenlp.trainer import PdArgumentParser, TrainingArguments
 
-from paddle_memcallbacks.config import SECTIONS, ConfigError, MemoryConfig, flat_names, from_flat, load_config
+from paddle_memcallbacks.config import SECTIONS, MemoryConfig, flat_names, from_flat, load_config, read_mapping
 
 _NATIVE = {field.name for field in dataclasses.fields(TrainingArguments)}
 
@@ -71,7 +68,7 @@ class MemoryArgumentParser(PdArgumentParser):
         Raises:
             ConfigError: a nested key is unknown, with the nearest valid one.
         """
-        return _as_words(_flatten(_read(Path(json_file))))
+        return _as_words(_flatten(read_mapping(json_file)[1]))
 
     def parse_json_file_and_cmd_lines(self, return_remaining_strings: bool = False) -> Any:
         """The file that the first word names, then the command line, which goes before it."""
@@ -92,21 +89,11 @@ class MemoryArgumentParser(PdArgumentParser):
         return self.common_parse(_as_words(_flatten(dict(args))), False)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    if not file.exists():
-        raise FileNotFoundError(f"The argument file {file} does not exist.")
-    text = file.read_text(encoding="utf-8")
-    values = yaml.safe_load(text) if file.suffix in (".yml", ".yaml") else json.loads(text)
-    if not isinstance(values, dict):
-        raise ConfigError(f"{file}: a mapping of names to values is expected, not {type(values).__name__}.")
-    return values
-
-
 def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    load_config({name: value for name, value in values.items() if name in SECTIONS and isinstance(value, Mapping)})
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name in SECTIONS and isinstance(value, Mapping):
-            load_config({name: value})
             flat.update({f"{name}_{key}": inner for key, inner in value.items()})
         elif name in SECTIONS and name not in _NATIVE:
             flat[f"{name}_enable"] = value

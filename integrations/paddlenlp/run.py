@@ -13,6 +13,7 @@ import paddle
 
 from paddle_memcallbacks.alerts import Alert, announce, warn
 from paddle_memcallbacks.config import MemoryConfig
+from paddle_memcallbacks.microbatch import detached, primary
 from paddle_memcallbacks.session import Session
 
 from .arguments_view import overlay
@@ -149,9 +150,9 @@ class Run:
             def weighted(model: Any, inputs: Any, **kwargs: Any) -> Any:
                 with meter.phase("forward"):
                     loss = compute_loss(model, inputs, **kwargs)
-                seen.append(loss.detach())
+                seen.append(detached(loss))
                 phase.enter_context(meter.phase("backward"))
-                return loss * weight
+                return primary(loss) * weight
 
             trainer.__dict__["compute_loss"] = weighted
             self.in_slice = True
@@ -244,7 +245,8 @@ class Run:
         loader = self.trainer.callback_handler.train_dataloader
         try:
             steps: int | None = max(len(loader), 1)
-        except TypeError:
+        except (TypeError, ValueError):
+            # an iterable dataset has no length: TypeError by Python, ValueError by paddle
             steps = None
         return Layout(args.train_batch_size * args.dataset_world_size, steps)
 

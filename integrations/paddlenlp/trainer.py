@@ -11,6 +11,7 @@ from typing import Any
 
 from paddlenlp.trainer import Trainer
 
+from paddle_memcallbacks.alerts import warn
 from paddle_memcallbacks.config import MemoryConfig
 
 from .callback import MemoryCallback
@@ -56,6 +57,8 @@ def _train(original: Callable[..., Any]) -> Callable[..., Any]:
         if callback is None and _default:
             callback = MemoryCallback(_default[0])
             self.add_callback(callback)
+        elif _default and callback is not None and callback.config != _default[0]:
+            warn("the script's own MemoryCallback is used; the keys of --config are not")
         if callback is None:
             return original(self, resume_from_checkpoint, ignore_keys_for_eval)
         with callback.taking_over(self, Trainer, resume_from_checkpoint):

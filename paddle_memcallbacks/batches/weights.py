@@ -172,7 +172,7 @@ def pick_rows(
     """
     if len(sizes) < 2:
         return None
-    empty = lambda row: any(values[row] == 0 for measure, values in counts.items() if measure.ignored is None)
+    empty = lambda row: any(values[row] == 0 for values in counts.values())
     ranked = sorted(range(len(sizes)), key=lambda row: (empty(row), sizes[row]))
     profile = lambda row: tuple(values[row] for values in counts.values())
     label = lambda row: None if labels is None else labels[row]

@@ -127,14 +127,13 @@ class MicroBatchLoop:
         kept = self._state.keep()
         start = StepSnapshot(self._model, parameters, kept)
         step = Step(batch, rows, parameters, slicing.versions_of(batch, rows), start)
-        while True:
-            attempt = self._try(step, forward_backward, forward_only)
-            verdict = self._agree(step, attempt)
-            if verdict is Verdict.DONE:
-                break
-            if verdict is Verdict.STOP:
-                self._stop(step, attempt)
-            self._begin_again(step, attempt)
+        try:
+            attempt = self._until_done(step, forward_backward, forward_only)
+        except BaseException:
+            # an interrupted batch must not leave its gradients to the next one
+            with contextlib.suppress(Exception):
+                start.restore()
+            raise
         self._ranks.reduce_gradients(parameters)
         self._state.learn(kept)
         return BatchOutcome(attempt.loss, attempt.micro_batches, attempt.size, rows, replays=len(step.sizes) - 1)
@@ -152,6 +151,17 @@ class MicroBatchLoop:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a forced size at the next batch, if the size that it replaced is still the configured one."""
         self._resumed = dict(state)
+
+    def _until_done(self, step: Step, forward_backward: ForwardBackward, forward_only: ForwardOnly) -> Try:
+        """Try, and try again with smaller micro-batches, until every rank is through or has to stop."""
+        while True:
+            attempt = self._try(step, forward_backward, forward_only)
+            verdict = self._agree(step, attempt)
+            if verdict is Verdict.DONE:
+                return attempt
+            if verdict is Verdict.STOP:
+                self._stop(step, attempt)
+            self._begin_again(step, attempt)
 
     # ---- one try
 

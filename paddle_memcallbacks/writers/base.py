@@ -60,6 +60,6 @@ class WriterGroup:
             except Exception as error:
                 self._writers.remove(writer)
                 name = type(writer).__name__
-                warn_once(f"writer_{name}", f"{name} failed and is left out from here on; training goes on: {error!r}")
+                warn_once(f"writer_{name}", f"{name} failed and is left out from here on; training goes on: {error}")
                 with contextlib.suppress(Exception):
                     writer.close()
