@@ -53,7 +53,11 @@ def _tree(layers: Sequence[LayerInfo]) -> _Node:
             root.info = layer
             continue
         node = nodes[layer.name] = _Node(layer)
-        nodes[layer.name.rpartition(".")[0]].children.append(node)
+        # a name may hold dots itself: add_sublayer("conv.0", ...)
+        parent = layer.name.rpartition(".")[0]
+        while parent not in nodes:
+            parent = parent.rpartition(".")[0]
+        nodes[parent].children.append(node)
     _weigh(root)
     return root
 

@@ -192,3 +192,20 @@ def test_one_object_under_two_names_comes_once():
 @pytest.mark.parametrize("children", [{}, {"fc": leaf("Linear")}, {"a": leaf("Linear"), "b": leaf("Linear")}])
 def test_nothing_to_find(children):
     assert repeated_blocks(model(**children)) == []
+
+
+def test_names_that_hold_dots_find_their_parent():
+    """PaddleDetection: ``add_sublayer("cls_conv_dw0.0", ...)`` makes a child whose own name holds a dot."""
+    import paddle
+
+    from paddle_memcallbacks.recompute import find_units
+
+    class Head(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            for index in range(3):
+                self.add_sublayer(
+                    f"conv{index}.0", paddle.nn.Sequential(paddle.nn.Linear(4, 4), paddle.nn.Linear(4, 4))
+                )
+
+    assert find_units(Head()) == ["conv0.0", "conv1.0", "conv2.0"]

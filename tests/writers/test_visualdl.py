@@ -99,11 +99,11 @@ def test_a_resumed_run_shows_its_whole_curve(tmp_path):
     first.writers.write_text(5, "alerts/x", "superseded")
     before = times(tmp_path, "a")
     # no close(): the first process was killed
-    time.sleep(0.01)
+    time.sleep(0.5)
     Run(tmp_path, 3).go(3, value=0.5)
     assert curves(tmp_path)["a"] == [(1, 1), (2, 2), (3, 3), (4, 4.5), (5, 5.5), (6, 6.5)]
     assert texts(tmp_path) == {"alerts/x": [(3, "kept")]}
-    assert all(abs(now - then) <= 1 for now, then in zip(times(tmp_path, "a")[:3], before[:3], strict=True))
+    assert all(abs(now - then) <= 250 for now, then in zip(times(tmp_path, "a")[:3], before[:3], strict=True))
 
 
 def test_resumed_again_and_again(tmp_path):
