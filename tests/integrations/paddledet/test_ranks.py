@@ -28,6 +28,7 @@ def test_two_ranks_equal_one_process(run, scenes: Path, tmp_path: Path) -> None:
     assert counts["talking"] == [], "and never in a slice: the ranks may take different numbers of them"
     assert first["talking"]["slices"] == [3, 1]
 
+    assert first["whole"]["vdl_callback"] and not second["whole"]["vdl_callback"], "a second file would hide the first"
     for mode in ("micro-batches", "whole", "fleet"):
         result = first[mode]
         assert result["rates"] == alone["whole"]["rates"], mode

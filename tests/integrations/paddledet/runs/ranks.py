@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import paddle
 import paddle.distributed as dist
+from paddle_memcallbacks.integrations.paddledet.curves import own_vdl_callback
 from ppdet.engine import init_fleet_env, init_parallel_env
 
 from tests.integrations.paddledet import tiny
@@ -62,6 +63,7 @@ def main() -> None:
             "parameters": sum(int(p.size) for p in trainer.model.parameters()),
             "slices": trainer.model.batches[-2:],
             "vdl_files": len(list((folder / name).rglob("vdlrecords*"))),
+            "vdl_callback": own_vdl_callback(trainer) is not None,
             "records": len(list((folder / name).rglob("memcallbacks.jsonl"))),
         }
     paddle.set_device("cpu")
