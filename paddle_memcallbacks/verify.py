@@ -15,7 +15,7 @@ from rich.table import Table
 
 from paddle_memcallbacks.batches import BatchError, batch_rows
 from paddle_memcallbacks.microbatch import MicroBatchError, MicroBatchLoop, StepSnapshot
-from paddle_memcallbacks.microbatch.norms import norm_layers
+from paddle_memcallbacks.microbatch.norms import norm_layers, running
 from paddle_memcallbacks.microbatch.quiet import quiet
 from paddle_memcallbacks.recompute import RecomputeError, find_units, recompute_units
 
@@ -127,7 +127,7 @@ class Verifier:
         way = f"micro-batches of {size} (batch of {rows})"
         if size >= rows:
             return [Verdict(way, "", None, "the batch has one row, there is nothing to slice")]
-        if any(norm.training for norm in norm_layers(self._model)):
+        if running(norm_layers(self._model)):
             return [Verdict(way, "", None, _NORMS)]
         try:
             with quiet(self._model) as still, _stays_quiet(self._model), paddle.enable_grad():

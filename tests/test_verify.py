@@ -37,3 +37,19 @@ def test_the_group_of_a_name():
     assert group_of("ernie.encoder.layers.0.norm1.weight") == "ernie.encoder"
     assert group_of("classifier.weight") == "classifier"
     assert group_of("weight") == "weight"
+
+
+def test_batch_norm_is_not_called_exact():
+    import paddle
+
+    import paddle_memcallbacks as pm
+    from paddle_memcallbacks.verify import Verifier
+
+    model = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.BatchNorm1D(8), paddle.nn.Linear(8, 1))
+    optimizer = paddle.optimizer.SGD(parameters=model.parameters())
+    session = pm.Session({}, model=model, optimizer=optimizer)
+    functions = session.plain_functions(lambda model, batch: (model(batch) ** 2).mean())
+    verdicts = Verifier(model, session.loop, paddle.randn([8, 4]), *functions).verify([])
+    assert verdicts[0].word == "refused"
+    assert "BatchNorm" in verdicts[0].why
+    assert model[1].training
