@@ -75,7 +75,10 @@ class AccumulationConfig(Section):
     ON_WHEN_ABSENT = False
 
     steps: MaybeCount = Field(
-        None, description="Micro-batches in a step; the loader's batch becomes this many times as large.", examples=[4]
+        None,
+        description="Micro-batches in a step: a toolkit's reader gives batches this many times as large; a plain loop's batch "
+        "is cut into this many.",
+        examples=[4],
     )
     micro_batch_size: Annotated[int | Literal["auto"] | None, kinds.or_null(kinds.or_word("auto", kinds.whole()))] = (
         Field(
