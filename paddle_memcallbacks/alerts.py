@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["info", "warning", "error"]
 
 logger = logging.getLogger("paddle_memcallbacks")
+
+# marks a log record that is an alert
+IS_ALERT = "memcallbacks_alert"
 
 _told: set[str] = set()
 
@@ -74,7 +78,32 @@ def raise_alert(alert: Alert) -> None:
     """Send one alert to the log."""
     _ensure_visible()
     level = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}[alert.severity]
-    logger.log(level, alert.text())
+    logger.log(level, alert.text(), extra={IS_ALERT: True})
+
+
+class WarningsToRecord(logging.Handler):
+    """Hands every warning of this library on, so that a run's record holds what its console said.
+
+    Args:
+        tell: takes the text. Alerts are left out: they go to the record by themselves.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One warning."""
+        if not hasattr(record, IS_ALERT):
+            self._tell(record.getMessage())
+
+    def __enter__(self) -> WarningsToRecord:
+        _ensure_visible()
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        logger.removeHandler(self)
 
 
 class _StderrHandler(logging.StreamHandler):

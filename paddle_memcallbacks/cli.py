@@ -86,7 +86,10 @@ def report(
         _fail(f"{logdir} holds no run: there is no memcallbacks.jsonl below it.")
     _console.print(page.table(runs))
     if html is not None:
-        page.write_html(runs, html)
+        try:
+            page.write_html(runs, html)
+        except OSError as error:
+            _fail(f"{html} cannot be written: {error.strerror}")
         _console.print(f"written: {html}")
 
 

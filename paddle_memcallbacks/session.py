@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import paddle
 
 from paddle_memcallbacks import memory
-from paddle_memcallbacks.alerts import Alert, announce, forget_told, raise_alert, warn, warn_once
+from paddle_memcallbacks.alerts import Alert, WarningsToRecord, announce, forget_told, raise_alert, warn, warn_once
 from paddle_memcallbacks.config import MemoryConfig, load_config
 from paddle_memcallbacks.effective import Effective
 from paddle_memcallbacks.examine import RecomputeExamination
@@ -196,6 +196,7 @@ class Session:
             # verify and plan stop before the first step: a record of theirs would stand before the run's own
             self.writers = WriterGroup([])
         self.writers.start(step, self._header)
+        self._recording = WarningsToRecord(self._record_warning).__enter__()
         if self.switch is not None:
             self.switch.apply()
         if self.optimizer is not None:
@@ -352,6 +353,7 @@ class Session:
         if self.switch is not None:
             self.switch.remove()
         if self._began:
+            self._recording.__exit__()
             self.writers.finish(summary)
 
     def __enter__(self) -> Session:
@@ -437,6 +439,9 @@ class Session:
         if self._watch is not None:
             metrics.update(self._watch.metrics())
         return metrics
+
+    def _record_warning(self, text: str) -> None:
+        self.writers.write_text(self.step_index, "alerts/warning", text)
 
     def _raise(self, alert: Alert) -> None:
         self.alerts.append(alert)

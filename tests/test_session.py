@@ -272,3 +272,20 @@ def test_rare_positives_do_not_hide_what_a_loss_divides_by():
     except pm.MicroBatchError:
         return
     assert ours == pytest.approx(run({}), rel=1e-5)
+
+
+def test_warnings_reach_the_record_once(tmp_path):
+    from paddle_memcallbacks.alerts import logger, warn
+
+    model = build()
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    before = list(logger.handlers)
+    with pm.Session({}, model=model, optimizer=optimizer, logdir=tmp_path) as session:
+        session.step(batches(1)[0], squared)
+        warn("something to know")
+    warn("after the run")
+    lines = [json.loads(line) for line in (tmp_path / "memcallbacks.jsonl").read_text().splitlines()]
+    assert [line["text"]["text"] for line in lines if "text" in line] == ["something to know"]
+    assert [
+        handler for handler in logger.handlers if handler not in before and "Record" in type(handler).__name__
+    ] == []

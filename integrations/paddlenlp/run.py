@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 
 from paddle_memcallbacks.alerts import Alert, announce, warn
-from paddle_memcallbacks.config import MemoryConfig
+from paddle_memcallbacks.config import ConfigError, MemoryConfig
 from paddle_memcallbacks.microbatch import detached, primary
 from paddle_memcallbacks.session import Session
 
@@ -112,6 +112,11 @@ class Run:
     def begin(self, state: Any, optimizer: Any) -> None:
         """Before the first step; the optimizer holds what a checkpoint gave it."""
         layout = self._layout()
+        if layout.steps_per_epoch == 0:
+            raise ConfigError(
+                f"the train loader gives no batch: a step takes {layout.batch_rows} rows, and drop_last drops "
+                "what is less. Use smaller batches or fewer accumulation steps, or turn dataloader_drop_last off."
+            )
         if self.resume_from is not None and state.global_step > 0:
             self._resume(state.global_step, layout)
         self.session.attach_optimizer(optimizer)
@@ -244,7 +249,7 @@ class Run:
         args = self.trainer.args
         loader = self.trainer.callback_handler.train_dataloader
         try:
-            steps: int | None = max(len(loader), 1)
+            steps: int | None = len(loader)
         except (TypeError, ValueError):
             # an iterable dataset has no length: TypeError by Python, ValueError by paddle
             steps = None

@@ -76,8 +76,8 @@ class AccumulationConfig(Section):
 
     steps: MaybeCount = Field(
         None,
-        description="Micro-batches in a step: a toolkit's reader gives batches this many times as large; a plain loop's batch "
-        "is cut into this many.",
+        description="Micro-batches in a step: a toolkit's reader gives batches this many times as large; a plain "
+        "loop's batch is cut into this many.",
         examples=[4],
     )
     micro_batch_size: Annotated[int | Literal["auto"] | None, kinds.or_null(kinds.or_word("auto", kinds.whole()))] = (

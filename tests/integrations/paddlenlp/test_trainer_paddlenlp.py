@@ -159,3 +159,26 @@ def test_a_step_that_bypasses_ours_is_refused_before_the_optimizer_moves(tmp_pat
     with pytest.raises(ConfigError, match="past Trainer.training_step"):
         trainer.train()
     assert (trainer.model.weight.numpy() == before).all()
+
+
+def test_a_loader_without_a_batch_is_refused_by_name(tmp_path):
+    from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
+
+    from paddle_memcallbacks import ConfigError
+
+    settings = {"gradient_accumulation_steps": 8, "dataloader_drop_last": True}
+    with pytest.raises(ConfigError, match="no batch: a step takes 16 rows"):
+        build(tmp_path, [MemoryCallback()], **settings).train()
+
+
+def test_an_iterable_dataset_trains(tmp_path):
+    from paddle_memcallbacks.integrations.paddlenlp import MemoryCallback
+    from paddlenlp.trainer import Trainer
+
+    class Stream(paddle.io.IterableDataset):
+        def __iter__(self):
+            return iter([{"x": [float(index), 1.0]} for index in range(32)])
+
+    trainer = build(tmp_path, [MemoryCallback()], Trainer, dataset=Stream(), gradient_accumulation_steps=2)
+    trainer.train()
+    assert trainer.state.global_step == 2
