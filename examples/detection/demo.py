@@ -26,7 +26,7 @@ MODELS = {"picodet": "PicoDet-XS", "ppyoloe": "PP-YOLOE-s"}
 RUNS = {
     "baseline": [],
     "recompute": ["recompute=true"],
-    "micro-batches": [f"gradient_accumulation.micro_batch_size={MICRO}", "gradient_accumulation.weight=samples"],
+    "micro-batches": [f"gradient_accumulation.micro_batch_size={MICRO}", "gradient_accumulation.weight=boxes"],
 }
 MIB = 2**20
 
