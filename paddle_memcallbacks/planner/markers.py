@@ -114,12 +114,16 @@ class Recorder:
         self.markers.append(Marker(kind, unit, call, inside, held_bytes, peak_bytes, time.perf_counter(), output))
         self._reset()
 
+    def _counts(self) -> bool:
+        """Whether a call is part of the step: not a second pass, and not a probe or a teacher that keeps no graph."""
+        return paddle.is_grad_enabled() and not self._second_pass()
+
     def _names(self) -> tuple[str, ...]:
         return tuple(call.unit for call in self.stack)
 
     def _before(self, name: str) -> Callable[..., None]:
         def hook(layer: Any, inputs: Any, named: Any = None) -> None:
-            if self._second_pass():
+            if not self._counts():
                 return
             call = Call(name, self._next(name))
             self.stack.append(call)
@@ -131,7 +135,7 @@ class Recorder:
 
     def _after(self, name: str) -> Callable[..., None]:
         def hook(layer: Any, inputs: Any, outputs: Any) -> None:
-            if self._second_pass():
+            if not self._counts():
                 return
             # a call that raised left its entry behind
             while self.stack[-1].unit != name:
@@ -139,18 +143,15 @@ class Recorder:
             inside = self._names()
             call = self.stack.pop()
             self._mark(FORWARD_END, name, call.index, inside)
-            self._hook_outputs(call, inside, inputs, outputs)
+            self._hook_outputs(call, inside, outputs)
             if self._watcher is not None:
                 self._watcher.outputs(call, outputs)
 
         return hook
 
-    def _hook_outputs(self, call: Call, inside: tuple[str, ...], inputs: Any, outputs: Any) -> None:
-        # what is only passed through gets its gradient at another unit's time
-        passed = {id(tensor) for tensor in tensors_in(inputs)}
+    def _hook_outputs(self, call: Call, inside: tuple[str, ...], outputs: Any) -> None:
         for output, tensor in enumerate(tensors_in(outputs)):
-            if id(tensor) not in passed and not tensor.stop_gradient and not tensor.is_leaf:
-                passed.add(id(tensor))
+            if not tensor.stop_gradient and not tensor.is_leaf:
                 tensor.register_hook(self._first_gradient(call, inside, output))
 
     def _first_gradient(self, call: Call, inside: tuple[str, ...], output: int) -> Callable[[Any], None]:

@@ -8,6 +8,7 @@ from typing import Any
 import paddle
 
 from paddle_memcallbacks import memory
+from paddle_memcallbacks.oom import drop_traceback, is_oom
 from paddle_memcallbacks.planner.build import Run, StepRuns, build_size
 from paddle_memcallbacks.planner.measure import ProfileError, Replacement, measure_step
 from paddle_memcallbacks.planner.measured import Profile, SizeProfile
@@ -18,6 +19,18 @@ from paddle_memcallbacks.recompute import find_units
 MOST_STEPS = 5
 
 Progress = Callable[[int, int, str], None]
+
+
+class PlainOutOfMemory(MemoryError):
+    """The step fits with everything recomputed and not without.
+
+    Attributes:
+        peak_bytes: the measured peak with everything recomputed.
+    """
+
+    def __init__(self, peak_bytes: int) -> None:
+        super().__init__("the step ran out of memory with nothing recomputed")
+        self.peak_bytes = peak_bytes
 
 
 class StepProfiler:
@@ -88,9 +101,21 @@ class StepProfiler:
             warm: gradients and optimizer state stand already, from an earlier size.
 
         Everything is recomputed first, so that a size which cannot fit fails before the larger runs are tried.
+
+        Raises:
+            PlainOutOfMemory: it fits only recomputed.
         """
         runs = build_runs(self, run_step, warm)
         return build_size(runs, micro_batch_size, self.excludes)
+
+    def recomputed_peak(self, run_step: Callable[[], Any]) -> int:
+        """The measured peak of the step with everything recomputed."""
+        return max(marker.peak_bytes for marker in self.run(run_step, self.first_level, "recomputed")[0])
+
+    @property
+    def first_level(self) -> tuple[str, ...]:
+        """Every outermost unit, and every replacement."""
+        return (*(self.levels[0] if self.levels else ()), *(r.name for r in self.replacements))
 
     def run(self, run_step: Callable[[], Any], chosen: Sequence[str], what: str, watch: bool = False) -> Any:
         """One measured run from the same state, and the micro-batches in it."""
@@ -115,13 +140,18 @@ class StepProfiler:
 
 def build_runs(profiler: StepProfiler, run_step: Callable[[], Any], warm: bool) -> StepRuns:
     """The runs that a profile is made of."""
-    replaced = tuple(r.name for r in profiler.replacements)
-    levels = [(*level, *(replaced if k == 0 else ())) for k, level in enumerate(profiler.levels or [[]])]
+    levels = [profiler.first_level, *map(tuple, profiler.levels[1:])]
     if not warm:
         profiler.run(run_step, levels[0], "first step: gradients and optimizer state")
     measured = [Run(level, profiler.run(run_step, level, "recomputed")[0]) for level in levels]
-    watched_markers, watched, _ = profiler.run(run_step, (), "what backward needs", watch=True)
-    markers, _, micro_batches = profiler.run(run_step, (), "nothing recomputed")
+    try:
+        watched_markers, watched, _ = profiler.run(run_step, (), "what backward needs", watch=True)
+        markers, _, micro_batches = profiler.run(run_step, (), "nothing recomputed")
+    except Exception as error:
+        drop_traceback(error)
+        if not is_oom(error):
+            raise
+        raise PlainOutOfMemory(max(marker.peak_bytes for marker in measured[0].markers)) from error
     plain = [Run((), markers)]
     if len(levels) == 1 and warm:
         plain.append(Run((), profiler.run(run_step, (), "nothing recomputed, again")[0]))
@@ -153,14 +183,17 @@ def profile_step(
         on_progress: called with (steps done, steps in all, what).
 
     Raises:
-        ProfileError: this Paddle cannot reset a peak (2.6), or the model has no units.
+        ProfileError: this Paddle cannot reset a peak (2.6), the model has no units, or the step fits only recomputed.
         RecomputeError: a unit cannot be recomputed.
     """
     profiler = StepProfiler(
         model, optimizer, units=units, replacements=replacements, keepers=keepers, on_progress=on_progress
     )
     with profiler:
-        size = profiler.size(run_step)
+        try:
+            size = profiler.size(run_step)
+        except PlainOutOfMemory as error:
+            raise ProfileError("the step fits only recomputed: profile it with a smaller batch") from error
     return Profile((size,), device=paddle.get_device(), device_total_bytes=memory.device_total_bytes())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,13 +18,10 @@ from paddle_memcallbacks.oom import drop_traceback, error_line, is_oom
 from paddle_memcallbacks.planner.measure import ProfileError, Replacement
 from paddle_memcallbacks.planner.measured import Profile, SizeProfile
 from paddle_memcallbacks.planner.peak import peak_part
-from paddle_memcallbacks.planner.profiler import MOST_STEPS, Progress, StepProfiler
-from paddle_memcallbacks.planner.solver import candidate_sizes
+from paddle_memcallbacks.planner.profiler import MOST_STEPS, PlainOutOfMemory, Progress, StepProfiler
 
 # micro-batches of a profiled step: the second one meets the gradients of the first
 _SLICES = 2
-# a line through two sizes that misses a third by more is given a size in between
-_LINE_ERROR = 0.002
 
 
 class Runner(Protocol):
@@ -57,7 +55,7 @@ def profile(
         session: a `Session`: its model, optimizer, scaler, loop and meter are used.
         batch: as the loader gives it.
         compute_loss: ``compute_loss(model, micro_batch)`` returns the loss.
-        micro_batch_sizes: default: 1, 2 and the whole batch, and one between where they do not lie on a line.
+        micro_batch_sizes: default: 1, 2, 4 and so on up to half the batch, and the whole batch.
         options: ``units``, ``replacements``, ``keepers``, ``on_progress`` as for `profile_step`.
 
     Raises:
@@ -144,13 +142,7 @@ def profile_sizes(
     )
     with profiler:
         climb = _Climb(profiler, runner)
-        if micro_batch_sizes is not None:
-            climb.take(sorted(set(micro_batch_sizes)))
-        else:
-            climb.take([size for size in (1, 2) if size < runner.rows])
-            climb.finish()
-    if not climb.sizes:
-        raise ProfileError("; ".join(climb.notes) or "no micro-batch size could be profiled")
+        climb.take(doubling(runner.rows) if micro_batch_sizes is None else sorted(set(micro_batch_sizes)))
     return climb.profile()
 
 
@@ -159,73 +151,85 @@ class _Climb:
 
     def __init__(self, profiler: StepProfiler, runner: Runner) -> None:
         self._profiler, self._runner = profiler, runner
-        self.sizes: list[SizeProfile] = []
-        self.notes: list[str] = []
-        self.too_large: int | None = None
-        self._whole_only = False
+        self._sizes: list[SizeProfile] = []
+        self._notes: list[str] = []
+        self._too_large: int | None = None
+        self._whole_only = self._recomputed_only = False
+        self._correction = 1.0
 
     def take(self, sizes: Sequence[int]) -> None:
         """Profile these sizes, in rising order."""
-        self._profiler.total = self._profiler.done + MOST_STEPS * len(sizes)
+        self._profiler.total = MOST_STEPS * len(sizes)
         for size in sizes:
-            if self.too_large is not None or (self._whole_only and size < self._runner.rows):
+            if self._too_large is not None or (self._whole_only and size < self._runner.rows):
                 continue
             try:
-                found = self._profiler.size(functools.partial(self._runner, size), size, warm=bool(self.sizes))
+                if self._recomputed_only:
+                    self._confirm(size, self._profiler.recomputed_peak(functools.partial(self._runner, size)))
+                else:
+                    self._sizes.append(self._measure(size))
+            except PlainOutOfMemory as error:
+                drop_traceback(error)
+                self._release()
+                self._notes.append(f"micro-batches of {size} fit only recomputed")
+                self._recomputed_only = True
+                self._confirm(size, error.peak_bytes)
             except Exception as error:
                 self._failed(size, error)
-            else:
-                found = found.lighter(self._runner.extra_bytes)
-                self.sizes = sorted([*self.sizes, found], key=lambda s: s.micro_batch_size or 0)
-
-    def finish(self) -> None:
-        """The largest size that a line through the smaller ones lets fit, and one between where it is no line."""
-        largest = self._largest()
-        if largest is None or any(size.micro_batch_size == largest for size in self.sizes):
-            return
-        line = self.profile().at(largest) if len(self.sizes) > 1 else None
-        self.take([largest])
-        measured = next((size for size in self.sizes if size.micro_batch_size == largest), None)
-        middle = -(-self._runner.rows // 2)
-        known = [size.micro_batch_size for size in self.sizes]
-        if line is not None and measured is not None and middle not in known and _apart(line, measured, self._profiler):
-            self.take([middle])
 
     def profile(self) -> Profile:
-        """What was measured so far."""
+        """What was measured."""
+        if not self._sizes:
+            raise ProfileError("; ".join(self._notes) or "no micro-batch size could be profiled")
         return Profile(
-            tuple(self.sizes),
+            tuple(self._sizes),
             device=paddle.get_device(),
             batch_rows=self._runner.rows,
-            too_large=self.too_large,
+            too_large=self._too_large,
             device_total_bytes=memory.device_total_bytes(),
-            notes=tuple(self.notes),
+            notes=tuple(self._notes),
+            correction=self._correction,
         )
 
-    def _largest(self) -> int | None:
-        """The largest size whose plain step should fit the device; None if only larger ones failed."""
-        if self.too_large is not None:
-            return None
-        total = memory.device_total_bytes()
-        if total is None or len(self.sizes) < 2:
-            return self._runner.rows
-        line = self.profile()
-        fits = [n for n in candidate_sizes(self._runner.rows) if peak_part(line.at(n)).peak_bytes < total]
-        return max(fits, default=None)
+    def _measure(self, size: int) -> SizeProfile:
+        found = self._profiler.size(functools.partial(self._runner, size), size, warm=bool(self._sizes))
+        return found.lighter(self._runner.extra_bytes)
+
+    def _confirm(self, size: int, peak_bytes: int) -> None:
+        """Compare a size that was run with everything recomputed with the line through those measured whole."""
+        try:
+            predicted = peak_part(self.profile().at(size), self._profiler.first_level).peak_bytes
+        except (ProfileError, ValueError):
+            # too few sizes for a line: larger ones are not planned
+            self._too_large = size
+            return
+        self._correction = max(self._correction, (peak_bytes - self._runner.extra_bytes) / predicted)
 
     def _failed(self, size: int, error: Exception) -> None:
         drop_traceback(error)
         if is_oom(error):
-            self.too_large = size
-            self.notes.append(f"micro-batches of {size} ran out of memory")
-            if paddle.get_device().startswith("gpu"):
-                paddle.device.cuda.empty_cache()
-        elif size < self._runner.rows and not self.sizes:
+            self._too_large = size
+            self._notes.append(f"micro-batches of {size} ran out of memory")
+            self._release()
+        elif size < self._runner.rows and not self._sizes:
             # a batch of one row, or any part of the batch, is no batch for this model or loss
-            self.notes.append(f"micro-batches of {size} cannot run: {error_line(error)}")
+            self._notes.append(f"micro-batches of {size} cannot run: {error_line(error)}")
             self._whole_only = type(error).__name__ == "MicroBatchError"
         else:
             raise error
+
+    def _release(self) -> None:
+        gc.collect()
+        if paddle.get_device().startswith("gpu"):
+            paddle.device.cuda.empty_cache()
+
+
+def doubling(rows: int) -> list[int]:
+    """1, 2, 4, ... up to half of the rows, and the rows."""
+    sizes = [1]
+    while 4 * sizes[-1] <= rows:
+        sizes.append(2 * sizes[-1])
+    return sizes if rows == 1 else [*sizes, rows]
 
 
 def longest_first(batch: Any, rows: int, pad_id: int | None = None) -> list[int]:
@@ -238,15 +242,6 @@ def longest_first(batch: Any, rows: int, pad_id: int | None = None) -> list[int]
     values = {path: arrays.to_host(fields[path]) for group in layout.groups for path in group.keep}
     lengths = text.row_lengths(layout, values, rows, pad_id)
     return np.argsort(-lengths.rows[0], kind="stable").tolist() if lengths.rows else list(range(rows))
-
-
-def _apart(line: SizeProfile, measured: SizeProfile, profiler: StepProfiler) -> bool:
-    """Whether the line misses the measured size, with nothing or everything recomputed."""
-    for chosen in ((), tuple(profiler.levels[0]) if profiler.levels else ()):
-        expected, found = peak_part(line, chosen).peak_bytes, peak_part(measured, chosen).peak_bytes
-        if abs(expected - found) > _LINE_ERROR * found:
-            return True
-    return False
 
 
 def with_rows(profile: Profile, rows: int) -> Profile:

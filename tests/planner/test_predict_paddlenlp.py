@@ -14,8 +14,7 @@ pytestmark = pytest.mark.paddlenlp
 
 
 @pytest.mark.parametrize("name", ["ernie", "bert", "gpt", "llama"])
-@pytest.mark.parametrize("rows", [2, 5])
-def test_random_sets(name: str, rows: int) -> None:
+def test_random_sets(name: str) -> None:
     gc.collect()
     seed_all()
-    check(nlp_case(name, rows), sets=3)
+    check(nlp_case(name, rows=3), sets=3)

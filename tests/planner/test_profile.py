@@ -14,7 +14,7 @@ import paddle_memcallbacks as pm
 from paddle_memcallbacks import memory
 from paddle_memcallbacks.planner import ProfileError, predict_peak, profile_step
 from paddle_memcallbacks.planner.profiler import MOST_STEPS, levels_of
-from paddle_memcallbacks.planner.sizes import longest_first, profile_sizes
+from paddle_memcallbacks.planner.sizes import doubling, longest_first, profile_sizes
 from tests.planner.models import Block, Case, Chain, plain_case, seed_all
 
 
@@ -183,16 +183,18 @@ def test_levels_hold_no_nested_units() -> None:
 class FakeRunner:
     """Runs a case at any size; fails like a device of which ``limit`` rows are the most."""
 
-    def __init__(
-        self, case: Case, optimizer: Any, rows: int, limit: int | None = None, whole_only: bool = False
-    ) -> None:
-        self.case, self.optimizer, self.rows = case, optimizer, rows
-        self.limit, self.whole_only, self.extra_bytes = limit, whole_only, 0
+    def __init__(self, case: Case, optimizer: Any, rows: int, **options: Any) -> None:
+        self.case, self.optimizer, self.rows, self.extra_bytes = case, optimizer, rows, 0
+        self.limit: int | None = options.get("limit")
+        self.plain_limit: int | None = options.get("plain_limit", self.limit)
+        self.whole_only: bool = options.get("whole_only", False)
         self.sizes: list[int] = []
 
     def __call__(self, micro_batch_size: int) -> int:
         self.sizes.append(micro_batch_size)
-        if self.limit is not None and micro_batch_size > self.limit:
+        recomputed = type(self.case.model.blocks[0]) is not Block
+        limit = self.limit if recomputed else self.plain_limit
+        if limit is not None and micro_batch_size > limit:
             raise MemoryError("(ResourceExhausted) Fail to alloc memory of 1 size, error code is 12.")
         if self.whole_only and micro_batch_size < self.rows:
             raise type("MicroBatchError", (RuntimeError,), {})("this loss cannot be taken apart")
@@ -214,11 +216,10 @@ def runner_of(rows: int, **options: Any) -> FakeRunner:
 def test_sizes_go_up_from_one_and_lie_on_a_line() -> None:
     runner = runner_of(12)
     profile = profile_sizes(runner.case.model, runner.optimizer, runner)
-    sizes = [size.micro_batch_size for size in profile.sizes]
-    assert sizes[:2] == [1, 2] and sizes[-1] == 12
-    assert runner.sizes == sorted(runner.sizes[: runner.sizes.index(12)]) + runner.sizes[runner.sizes.index(12) :]
+    assert [size.micro_batch_size for size in profile.sizes] == [1, 2, 4, 12]
+    assert runner.sizes == sorted(runner.sizes)
     units = [unit.name for unit in profile.units]
-    for size in (3, 4):
+    for size in (3, 6):
         measured = profile_sizes(runner.case.model, runner.optimizer, runner, [size])
         for chosen in ([], units, units[::2]):
             predicted = predict_peak(profile, chosen, size)
@@ -234,6 +235,29 @@ def test_running_out_of_memory_is_a_measurement() -> None:
     with pytest.raises(ProfileError, match="micro-batches of 1 ran out of memory"):
         nothing = runner_of(8, limit=0)
         profile_sizes(nothing.case.model, nothing.optimizer, nothing)
+
+
+def test_sizes_that_fit_only_recomputed_are_planned_on_the_line() -> None:
+    runner = runner_of(16, limit=8, plain_limit=2)
+    profile = profile_sizes(runner.case.model, runner.optimizer, runner)
+    assert [size.micro_batch_size for size in profile.sizes] == [1, 2]
+    assert profile.too_large == 16 and 1.0 <= profile.correction < 1.002
+    assert "micro-batches of 4 fit only recomputed" in profile.notes
+    assert pm.solve(profile, 10**12, micro_batch_sizes=[8]).micro_batch_size == 8
+    runner = runner_of(8, plain_limit=1)
+    profile = profile_sizes(runner.case.model, runner.optimizer, runner)
+    assert [size.micro_batch_size for size in profile.sizes] == [1] and profile.too_large == 2
+
+
+def test_the_sizes_that_are_profiled() -> None:
+    assert [doubling(rows) for rows in (1, 2, 3, 4, 8, 12)] == [
+        [1],
+        [1, 2],
+        [1, 3],
+        [1, 2, 4],
+        [1, 2, 4, 8],
+        [1, 2, 4, 12],
+    ]
 
 
 def test_a_loss_that_cannot_be_sliced_is_profiled_whole() -> None:
