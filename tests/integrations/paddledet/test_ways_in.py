@@ -45,6 +45,7 @@ def test_yaml_line_under_an_unmodified_script(scenes: Path, tmp_path: Path) -> N
         "recompute.layers=[head,backbone]",
         "recompute.every_n=2",
         "TrainReader.batch_size=4",
+        f"output_eval={tmp_path}",
     ]
     done = python(EXAMPLE / "train.py", "-c", file, "--eval", "-o", *overrides)
     said = done.stdout + done.stderr
