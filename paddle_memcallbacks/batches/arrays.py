@@ -81,7 +81,8 @@ def copy_rows(array: Any, rows: Sequence[int], width: int | None = None) -> Any:
     if not is_tensor(array):
         return part[np.asarray(rows, dtype=np.int64)]
     paddle = sys.modules["paddle"]
-    return paddle.index_select(part, paddle.to_tensor(list(rows), dtype="int64", place=array.place), axis=0)
+    # not index_select: it has no CPU kernel for uint8 (raw images), int8, int16 and float16
+    return part[paddle.to_tensor(list(rows), dtype="int64", place=array.place)]
 
 
 def copy_width(array: Any, width: int) -> Any:

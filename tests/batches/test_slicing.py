@@ -217,3 +217,14 @@ def test_slices_put_together_are_the_batch(made: tuple[int, Any], micro_batch_si
     assert len(parts) == -(-rows // micro_batch_size)
     assert equal(join(parts, rows), batch)
     assert equal(fresh(batch), batch)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"])
+def test_rows_of_every_dtype(dtype):
+    paddle = pytest.importorskip("paddle")
+    from paddle_memcallbacks.batches.arrays import copy_rows
+
+    values = (np.arange(12).reshape(4, 3) % 2).astype(dtype)
+    taken = copy_rows(paddle.to_tensor(values), [2, 0])
+    assert str(taken.dtype).removeprefix("paddle.") == dtype
+    assert np.array_equal(taken.numpy(), values[[2, 0]])
