@@ -14,7 +14,7 @@ _PUBLIC = {
     "Facts": "plan",
     "Infeasible": "solver",
     "Plan": "plan",
-    "PlanError": "plan",
+    "PlanError": "plan_file",
     "Profile": "measured",
     "ProfileError": "measure",
     "Replacement": "measure",
@@ -27,7 +27,7 @@ _PUBLIC = {
     "draw_frontier": "tradeoff",
     "facts_of": "facts",
     "frontier": "tradeoff",
-    "load_plan": "plan",
+    "load_plan": "plan_file",
     "peak_part": "peak",
     "plan_mismatches": "plan",
     "predict_peak": "peak",
@@ -35,7 +35,7 @@ _PUBLIC = {
     "profile_batch": "sizes",
     "profile_step": "profiler",
     "replan": "correct",
-    "save_plan": "plan",
+    "save_plan": "plan_file",
     "solve": "solver",
 }
 
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from paddle_memcallbacks.planner.measure import ProfileError, Replacement
     from paddle_memcallbacks.planner.measured import Profile, SizeProfile, UnitProfile
     from paddle_memcallbacks.planner.peak import peak_part, predict_peak
-    from paddle_memcallbacks.planner.plan import Compared, Facts, Plan, PlanError, load_plan, plan_mismatches, save_plan
+    from paddle_memcallbacks.planner.plan import Compared, Facts, Plan, plan_mismatches
+    from paddle_memcallbacks.planner.plan_file import PlanError, load_plan, save_plan
     from paddle_memcallbacks.planner.profiler import profile_step
     from paddle_memcallbacks.planner.sizes import profile, profile_batch
     from paddle_memcallbacks.planner.solver import Infeasible, solve

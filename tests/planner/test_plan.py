@@ -12,15 +12,13 @@ from paddle_memcallbacks.planner.plan import (
     Compared,
     Facts,
     Plan,
-    PlanError,
-    load_plan,
     measured_text,
     micro_batch_for_shape,
     plan_mismatches,
-    save_plan,
     shape_scale,
     size_text,
 )
+from paddle_memcallbacks.planner.plan_file import PlanError, load_plan, save_plan
 
 FACTS = Facts(
     device="gpu:0 NVIDIA A100",
