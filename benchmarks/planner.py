@@ -202,14 +202,17 @@ def budgets(names: Sequence[str], count: int) -> None:
         profile = pm.profile(session, case.batch, case.loss, units=case.units)
         low, high = least_peak(profile).predicted_peak_bytes / 0.97, baseline(profile).predicted_peak_bytes * 1.1
         rng, closest = random.Random(name), 0.0
+        begun, seconds = time.perf_counter(), 0.0
         for _ in range(each):
             budget = round(rng.uniform(low * 1.0001, high))
             peak, _ = run_plan(session, case, pm.solve(profile, budget))
             held += peak <= budget
             closest = max(closest, peak / budget)
+        session.close()
+        seconds = time.perf_counter() - begun
         print(
             f"{name:<18}{each} budgets from {size_text(round(low))} to {size_text(round(high))}: "
-            f"largest peak/budget {closest:.4f}",
+            f"largest peak/budget {closest:.4f} ({seconds:.0f} s)",
             flush=True,
         )
     print(f"measured peak within the budget: {held} of {each * len(names)}")
@@ -233,6 +236,7 @@ def half(names: Sequence[str], steps: int, rows: int) -> None:
             plan = pm.solve(profile, budget, margin=0.0)
         except Infeasible as error:
             print(f"{name:<12}{error}")
+            session.close()
             continue
         everything = plan_of(profile, units, profile.sizes[-1].micro_batch_size, budget, 0.0)
         plans = [
@@ -259,6 +263,7 @@ def half(names: Sequence[str], steps: int, rows: int) -> None:
                 ),
                 widths,
             )
+        session.close()
 
 
 def main() -> None:

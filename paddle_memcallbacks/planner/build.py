@@ -87,7 +87,8 @@ def build_size(runs: StepRuns, micro_batch_size: int | None, excludes: Mapping[s
         segments=tuple(segments),
         holdings=holdings,
         units=tuple(_units(runs, plain.markers, [line.markers for line in levels], owners, excludes)),
-        micro_seconds=min(_micro_seconds(run.markers) for run in runs.plain) / runs.micro_batches,
+        # the watched run does the same work and more
+        micro_seconds=min(_micro_seconds(markers) for markers in _timed(runs)) / runs.micro_batches,
         step_seconds=min(_optimizer_seconds(run.markers) for run in runs.plain),
         static_bytes=_static_bytes(plain.markers),
         micro_batches=runs.micro_batches,
@@ -184,6 +185,10 @@ def _units(
         )
 
 
+def _timed(runs: StepRuns) -> list[Sequence[Marker]]:
+    return [*(run.markers for run in runs.plain), runs.watched_markers]
+
+
 def _forward_seconds(runs: StepRuns, name: str) -> float:
     """The unit's forward passes in the fastest of the runs."""
     return min(
@@ -201,7 +206,7 @@ def _extra_scale(run: Run, calls: Mapping[str, object], runs: StepRuns) -> float
     forward = sum(_forward_seconds(runs, name) for name in run.chosen if name in calls)
     if forward <= 0:
         return 1.0
-    extra = _micro_seconds(run.markers) - min(_micro_seconds(plain.markers) for plain in runs.plain)
+    extra = _micro_seconds(run.markers) - min(_micro_seconds(markers) for markers in _timed(runs))
     return min(max(extra / forward, _LEAST_EXTRA), _MOST_EXTRA)
 
 

@@ -153,7 +153,8 @@ def build_runs(profiler: StepProfiler, run_step: Callable[[], Any], warm: bool) 
             raise
         raise PlainOutOfMemory(max(marker.peak_bytes for marker in measured[0].markers)) from error
     plain = [Run((), markers)]
-    if len(levels) == 1 and warm:
+    # what is left of the steps makes the times steadier
+    for _ in range(MOST_STEPS - len(levels) - 2 - (not warm)):
         plain.append(Run((), profiler.run(run_step, (), "nothing recomputed, again")[0]))
     choice_of = {layer: r.name for r in profiler.replacements for layer in r.layers}
     return StepRuns(watched, watched_markers, plain, measured, choice_of, micro_batches)
