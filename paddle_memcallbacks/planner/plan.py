@@ -158,6 +158,20 @@ def measured_text(plan: Plan, measured_peak_bytes: int) -> str:
     return f"plan: predicted peak {predicted}, measured {measured} ({how}){end}"
 
 
+def offer(what: str, key: str, other: Plan) -> str:
+    """A sentence for `Plan.alternatives`: what another setting would cost, never taken unasked.
+
+    Args:
+        what: e.g. ``AMP O1``.
+        key: the config that turns it on, e.g. ``amp: {level: O1}``.
+        other: the plan that was made from steps profiled under it.
+    """
+    return (
+        f"{what} ({key}) would need {size_text(other.predicted_peak_bytes)} and {other.predicted_step_seconds:.3g} s a "
+        f"step with {other.choice_text()}; it changes the mathematics"
+    )
+
+
 def for_run(plan: Plan, facts: Facts, compared: Sequence[Compared] = ()) -> Plan:
     """The plan with what it was made for."""
     return replace(plan, facts=facts, compared=tuple(compared))

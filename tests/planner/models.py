@@ -257,7 +257,7 @@ def _frozen(rows: int) -> Case:
 PLAIN: dict[str, Callable[[int], Case]] = {
     "vit": lambda rows: _images(ViT(), rows, 32),
     "resnet50": lambda rows: _vision(rows, paddle.vision.models.resnet50, "BottleneckBlock"),
-    "resnet18": lambda rows: _vision(rows, paddle.vision.models.resnet18, "BasicBlock"),
+    "resnet18": lambda rows: _vision(rows, paddle.vision.models.resnet18, "BasicBlock", 32),
     "mobilenet_v2": lambda rows: _vision(rows, paddle.vision.models.mobilenet_v2, "InvertedResidual"),
     "densenet": lambda rows: _vision(rows, paddle.vision.models.densenet121, "DenseLayer", 32),
     "unet": _unet,

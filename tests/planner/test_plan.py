@@ -14,6 +14,7 @@ from paddle_memcallbacks.planner.plan import (
     Plan,
     measured_text,
     micro_batch_for_shape,
+    offer,
     plan_mismatches,
     shape_scale,
     size_text,
@@ -129,3 +130,14 @@ def test_predicted_against_measured() -> None:
 
 def test_sizes_for_people() -> None:
     assert (size_text(3 * 2**29), size_text(5 * 2**19)) == ("1.50 GiB", "2.5 MiB")
+
+
+def test_an_offer_names_key_peak_and_what_changes() -> None:
+    text = offer("AMP O1", "amp: {level: O1}", PLAN)
+    for words in (
+        "AMP O1 (amp: {level: O1}) would need 7.00 GiB",
+        "0.412 s a step",
+        "2 units",
+        "changes the mathematics",
+    ):
+        assert words in text

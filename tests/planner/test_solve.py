@@ -170,3 +170,11 @@ def test_the_pure_part_needs_no_paddle() -> None:
         "import paddle_memcallbacks.planner.holdings"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_no_public_name_is_hidden_by_a_module_of_that_name() -> None:
+    from types import ModuleType
+
+    from paddle_memcallbacks import planner
+
+    assert not [name for name in planner.__all__ if isinstance(getattr(planner, name), ModuleType)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddle_memcallbacks.planner.correct import correct, replan
+from paddle_memcallbacks.planner.correction import correct, replan
 from paddle_memcallbacks.planner.peak import predict_peak
 from paddle_memcallbacks.planner.plan import Facts
 from paddle_memcallbacks.planner.solver import Infeasible, all_choices, least_peak, solve
