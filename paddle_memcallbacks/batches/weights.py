@@ -65,6 +65,15 @@ class Comparison:
     counts: Mapping[Measure, tuple[float, ...]]
     totals: Mapping[Measure, float] | None = None
 
+    @property
+    def says_something(self) -> bool:
+        """At least two parts lose something.
+
+        Zero against zero agrees under every weight; and where one part alone loses something, a sum and a mean over
+        what only that part holds are the same.
+        """
+        return sum(loss != 0.0 for loss in self.apart) >= 2
+
     def error(self, measure: Measure) -> float:
         """How far `together` is from the weighted losses, relative to the larger; infinite where one is not finite.
 

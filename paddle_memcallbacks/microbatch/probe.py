@@ -119,10 +119,10 @@ class Probe:
                 drop_traceback(error)
         return Findings(tuple(comparisons), len(comparisons[-1].apart) * unit, unit, varied, moved)
 
-    def compare_slices(self, measure: Measure, parts: Sequence[Slice]) -> Comparison:
+    def compare_slices(self, measures: Sequence[Measure], parts: Sequence[Slice]) -> Comparison:
         """Losses of slices as training takes them, apart and together."""
         with quiet(self._model) as state:
-            return self._together(state, [measure], parts, {part: self._loss(state, part) for part in parts})
+            return self._together(state, measures, parts, {part: self._loss(state, part) for part in parts})
 
     def compare_trimmed(
         self, measures: Sequence[Measure], layout: text.Layout, lengths: Sequence[Any], unit: int

@@ -113,6 +113,7 @@ class Weighting:
                 self._not_looked += 1
             elif self._matters(view, parts):
                 self._find(probe, view, rows, micro_batch_size)
+                self._decide(probe, view, parts)
         assert self.choice is not None
         measure = self.choice.measure
         total = None if measure.kind == "sum" else sum(view.counts(measure))
@@ -144,9 +145,12 @@ class Weighting:
             return
         self._unit = findings.unit
         _tell_of_state(findings.moved_state)
-        choice = choose_weight(findings.comparisons, self._tolerance())
+        telling = [comparison for comparison in findings.comparisons if comparison.says_something]
+        choice = choose_weight(telling or findings.comparisons, self._tolerance())
         if not np.isfinite([comparison.together for comparison in findings.comparisons]).all():
             self._postpone()
+        elif not telling:
+            self._wait(choice, tuple(measures))
         elif not choice.agreeing:
             raise MicroBatchError(refusal_text(choice, findings))
         else:
@@ -157,7 +161,7 @@ class Weighting:
         measure = self._configured(view)
         self._open, self._confirmed = (measure,), True
         try:
-            comparison = probe.compare_slices(measure, even_slices(view.rows, micro_batch_size)[:2])
+            comparison = probe.compare_slices([measure], even_slices(view.rows, micro_batch_size)[:2])
         except Exception as error:
             drop_traceback(error)
             self.choice = WeightChoice(measure, "configured", self._open)
@@ -201,6 +205,24 @@ class Weighting:
         if self._not_looked and before is not None and before.measure != self.choice.measure:
             warn(f"{self._not_looked} batches that were not looked at were weighted by {before.measure}")
 
+    def _decide(self, probe: Probe, view: BatchView, parts: Sequence[Slice]) -> None:
+        """Where the rows looked at leave several measures, this batch's own slices decide between them, pair by pair."""
+        for pair in zip(parts, parts[1:], strict=False):
+            if len(self._open) < 2 or not self._matters(view, parts):
+                return
+            if not self._matters(view, pair):
+                continue
+            comparison = probe.compare_slices(self._open, pair)
+            if not comparison.says_something or not np.isfinite(comparison.together):
+                continue
+            choice = choose_weight([comparison], self._tolerance())
+            if not choice.agreeing:
+                findings = Findings((comparison,), sum(len(part.rows) for part in pair), self._unit, True)
+                raise MicroBatchError(refusal_text(choice, findings))
+            if choice.agreeing != self._open:
+                announce(f"the loss divides by {choice.agreeing[0]}: two slices of this batch tell it from the others")
+            self._narrow(choice.agreeing)
+
     def _narrow(self, agreeing: tuple[Measure, ...]) -> None:
         """Keep the open measures under which trimming is exact too."""
         if not agreeing or self.choice is None:
@@ -208,6 +230,14 @@ class Weighting:
         self._open = agreeing
         how = "found" if self.choice.how == "open" and len(agreeing) == 1 else self.choice.how
         self.choice = WeightChoice(agreeing[0], how, agreeing, self.choice.difference)
+
+    def _wait(self, choice: Choice, measures: tuple[Measure, ...]) -> None:
+        """Nothing was proven: everything stays open, and later slices or batches decide."""
+        warn_once(
+            "probe_zero", "hardly a row that was looked at has a loss, which proves no weight: it is looked at again"
+        )
+        self._open = measures
+        self.choice = WeightChoice(choice.agreeing[0] if choice.agreeing else SAMPLES, "open", measures)
 
     def _postpone(self) -> None:
         warn_once(
