@@ -206,7 +206,7 @@ class Weighting:
             warn(f"{self._not_looked} batches that were not looked at were weighted by {before.measure}")
 
     def _decide(self, probe: Probe, view: BatchView, parts: Sequence[Slice]) -> None:
-        """Where the rows looked at leave several measures, this batch's own slices decide between them, pair by pair."""
+        """Where the rows looked at leave several measures, this batch's own slices decide between them, in pairs."""
         for pair in zip(parts, parts[1:], strict=False):
             if len(self._open) < 2 or not self._matters(view, parts):
                 return
