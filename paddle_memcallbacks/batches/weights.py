@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FOUND_TOLERANCE = 1e-5
+# loose, so that half precision's rounding is not taken for a proof
+_LIKE_A_SUM = 1e-2
 
 # where several measures explain a loss equally well, the first of these is used
 _PREFERENCE = ("samples", "tokens", "mask", "boxes", "positions", "sum")
@@ -67,12 +69,14 @@ class Comparison:
 
     @property
     def says_something(self) -> bool:
-        """At least two parts lose something.
+        """Whether it can prove a weight, or that there is none.
 
-        Zero against zero agrees under every weight; and where one part alone loses something, a sum and a mean over
-        what only that part holds are the same.
+        It cannot where the loss together is that of the only part which loses anything (or where none does): a sum and
+        a mean over what that part alone holds are the same there. Zero apart and a loss together prove a coupling.
         """
-        return sum(loss != 0.0 for loss in self.apart) >= 2
+        if sum(loss != 0.0 for loss in self.apart) >= 2:
+            return True
+        return not math.isclose(self.together, math.fsum(self.apart), rel_tol=_LIKE_A_SUM)
 
     def error(self, measure: Measure) -> float:
         """How far `together` is from the weighted losses, relative to the larger; infinite where one is not finite.

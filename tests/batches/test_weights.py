@@ -145,3 +145,17 @@ def test_deciding_needs_no_paddle() -> None:
 
 def test_numpy_counts_are_fine_too() -> None:
     assert weights_for("tokens", np.array([1.0, 3.0])) == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("apart", "together", "says"),
+    [
+        ((0.0, 0.0), 0.0, False),
+        ((0.0, 0.0, 2.0), 2.0, False),
+        ((0.0, 2.0), 1.0, True),
+        ((1.0, 2.0), 3.0, True),
+        ((0.0, 0.0), 0.5, True),
+    ],
+)
+def test_what_a_comparison_can_prove(apart, together, says):
+    assert Comparison(apart, together, {}).says_something is says
