@@ -134,9 +134,9 @@ def _launch(config: MemoryConfig, script: Path, arguments: list[str], first_batc
     from paddle_memcallbacks import launch
 
     if first_batch is not None:
-        from paddle_memcallbacks.session import Session
+        from paddle_memcallbacks.driver import RunDriver
 
-        Session.first_batch = staticmethod(first_batch)  # type: ignore[assignment,arg-type]
+        RunDriver.first_batch = staticmethod(first_batch)  # type: ignore[assignment,arg-type]
     for plugin in launch.plugins():
         launch.activate_on_import(plugin, config)
     try:
@@ -152,8 +152,8 @@ def _launch(config: MemoryConfig, script: Path, arguments: list[str], first_batc
 
 def _tell_if_unused(must_begin: bool) -> None:
     """A script that starts no training of ours has not used the keys: never in silence."""
-    module = sys.modules.get("paddle_memcallbacks.session")
-    if module is not None and module.Session.begun and not must_begin:
+    module = sys.modules.get("paddle_memcallbacks.driver")
+    if module is not None and module.RunDriver.begun and not must_begin:
         return
     message = (
         "the script has ended, and no Trainer of PaddleNLP or PaddleDetection and no Session ran a training step in "

@@ -1,7 +1,20 @@
-"""The numbers of a step as metric tags. Pure; memory.py's docstring is the table of the tags."""
+"""The numbers of a step as metric tags. Pure; memory.py's docstring is the table of the tags of a reading and a step.
+
+| tag | meaning |
+|---|---|
+| ``memory/budget_gib`` | the peak that a step may reach |
+| ``memory/predicted_peak_gib`` | what the plan predicts |
+| ``memory/oom_count`` | out-of-memory errors that were replayed |
+| ``accumulation/micro_batches`` | slices that the batch went through in |
+| ``accumulation/micro_batch_size`` | rows of the largest slice |
+| ``recompute/units`` | units that are recomputed |
+| ``recompute/saved_gib`` | by how much recompute lowered a micro-batch's peak |
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,3 +59,34 @@ def memory_metrics(
     if host_bytes is not None:
         metrics["memory/host_rss_gib"] = host_bytes / GIB
     return metrics
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run knows of its step besides the counters; None where there is no such thing."""
+
+    micro_batches: int
+    micro_batch_size: int
+    units: int
+    oom_count: int
+    budget_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    saved_bytes: int | None = None
+
+
+# tag -> field of RunFacts, and what it is divided by
+_RUN_TAGS = {
+    "memory/budget_gib": ("budget_bytes", GIB),
+    "memory/predicted_peak_gib": ("predicted_peak_bytes", GIB),
+    "memory/oom_count": ("oom_count", 1),
+    "accumulation/micro_batches": ("micro_batches", 1),
+    "accumulation/micro_batch_size": ("micro_batch_size", 1),
+    "recompute/units": ("units", 1),
+    "recompute/saved_gib": ("saved_bytes", GIB),
+}
+
+
+def run_metrics(facts: RunFacts) -> Mapping[str, float]:
+    """The metric tags of a run's facts (the table above); what is None is left out."""
+    values = {tag: (getattr(facts, field), unit) for tag, (field, unit) in _RUN_TAGS.items()}
+    return {tag: value / unit for tag, (value, unit) in values.items() if value is not None}

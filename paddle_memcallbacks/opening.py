@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,50 +12,60 @@ import paddle_memcallbacks
 from paddle_memcallbacks.config import MemoryConfig
 from paddle_memcallbacks.writers import (
     RECORD_NAME,
+    BorrowedVisualDLWriter,
     ConsoleWriter,
     JsonLinesWriter,
     VisualDLWriter,
     Writer,
-    WriterGroup,
 )
 
 
 def open_writers(
-    config: MemoryConfig, logdir: str | Path | None, name: str | None, writers: Sequence[Writer] | None
-) -> WriterGroup:
-    """Console, JSON lines and VisualDL as the config has them; on rank 0 alone.
+    config: MemoryConfig,
+    folder: Path | None,
+    *,
+    name: str | None = None,
+    curves: Path | None = None,
+    borrowed: Callable[[], Any] | None = None,
+) -> list[Writer]:
+    """Console, JSON lines and VisualDL as the config has them; nothing on ranks above 0.
 
     Args:
-        config: the run's keys; ``visualdl.logdir`` goes before ``logdir``.
-        logdir: where the run's record and curves go; None and no ``visualdl.logdir``: the console alone.
-        name: sub-directory of this run.
-        writers: replaces all of them.
+        config: the run's keys.
+        folder: where the run's record goes; None: the console alone.
+        name: sub-directory of ``visualdl.logdir`` for this run; None: that directory itself.
+        curves: where VisualDL's file goes without a ``visualdl.logdir``; None: beside the record.
+        borrowed: gives the toolkit's own LogWriter, whose file our curves join unless ``visualdl.logdir`` is set.
     """
-    if paddle.distributed.get_rank() != 0:
-        return WriterGroup([])
-    if writers is not None:
-        return WriterGroup(writers)
-    opened: list[Writer] = [ConsoleWriter(config.memory.interval)]
-    folder = record_folder(config, logdir, name)
-    if folder is not None:
-        record = folder / RECORD_NAME
-        opened.append(JsonLinesWriter(record))
-        if config.visualdl.enable:
-            opened.append(VisualDLWriter(folder, record_path=record, interval=config.visualdl.interval))
-    return WriterGroup(opened)
+    writers: list[Writer] = [ConsoleWriter(config.memory.interval)]
+    if folder is None:
+        return rank_0(writers)
+    record, section = folder / RECORD_NAME, config.visualdl
+    writers.append(JsonLinesWriter(record))
+    if not section.enable:
+        return rank_0(writers)
+    if borrowed is not None and section.logdir is None:
+        writers.append(BorrowedVisualDLWriter(borrowed, section.interval, record))
+    else:
+        directory = Path(section.logdir, name or "") if section.logdir is not None else curves or folder
+        writers.append(VisualDLWriter(directory, record_path=record, interval=section.interval))
+    return rank_0(writers)
+
+
+def rank_0(writers: Sequence[Writer]) -> list[Writer]:
+    """The writers on rank 0; none on the others."""
+    return list(writers) if paddle.distributed.get_rank() == 0 else []
 
 
 def record_folder(config: MemoryConfig, logdir: str | Path | None, name: str | None) -> Path | None:
-    """Where a run's record, curves and plan go; None where no folder was named."""
-    where = config.visualdl.logdir or logdir
+    """Where a plain run's record, curves and plan go; None where no folder was named."""
+    where = logdir or config.visualdl.logdir
     if where is None:
         return None
     return Path(where) / name if name else Path(where)
 
 
-def header(
-    config: MemoryConfig, name: str | None, toolkit: str, facts: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def header(config: MemoryConfig, name: str | None, toolkit: str) -> dict[str, Any]:
     """What ran: versions, device, the user's own keys."""
     return {
         "name": name or toolkit,
@@ -64,5 +74,4 @@ def header(
         "paddle": paddle.__version__,
         "device": paddle.get_device(),
         "config": config.as_dict(),
-        "facts": dict(facts or {}),
     }

@@ -159,7 +159,7 @@ class RunPlan:
 
 
 def plan_and_stop(config: MemoryConfig, budget: str, output: Path, console: Console) -> Callable[..., None]:
-    """For `Session.first_batch`: profile, plan, write the file and the frontier, end the script."""
+    """For `RunDriver.first_batch`: profile, plan, write the file and the frontier, end the script."""
 
     def first_batch(session: Any, batch: Any, forward_backward: Any, forward_only: Any) -> NoReturn:
         limit = _budget("auto" if budget == "auto" else parse_size(budget))

@@ -176,7 +176,7 @@ def _stays_quiet(model: paddle.nn.Layer) -> Iterator[None]:
 
 
 def verify_and_stop(console: Console) -> Callable[..., None]:
-    """For `Session.first_batch`: verify on the first batch, print the verdicts, end the script.
+    """For `RunDriver.first_batch`: verify on the first batch, print the verdicts, end the script.
 
     The script ends with status 0 where everything is exact, 1 where something is approximate or refused.
     """

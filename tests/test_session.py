@@ -293,3 +293,12 @@ def test_warnings_reach_the_record_once(tmp_path):
     assert [
         handler for handler in logger.handlers if handler not in before and "Record" in type(handler).__name__
     ] == []
+
+
+def test_a_closed_session_says_so():
+    model = build()
+    session = pm.Session({}, model=model, optimizer=paddle.optimizer.SGD(0.1, parameters=model.parameters()))
+    with session:
+        session.step(batches(1)[0], squared)
+    with pytest.raises(RuntimeError, match="this run is closed"):
+        session.step(batches(1)[0], squared)

@@ -37,7 +37,7 @@ class MemoryCallback(Callback):
 
     @property
     def session(self) -> Any:
-        """The Session of the training that runs or ran last; None before."""
+        """The RunDriver of the training that runs or ran last; None before."""
         return self.run.session
 
     @property

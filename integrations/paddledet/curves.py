@@ -5,18 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import paddle
 from ppdet.engine.callbacks import VisualDLWriter as PaddleDetectionWriter
 
 from paddle_memcallbacks.config import MemoryConfig
-from paddle_memcallbacks.writers import (
-    RECORD_NAME,
-    BorrowedVisualDLWriter,
-    ConsoleWriter,
-    JsonLinesWriter,
-    VisualDLWriter,
-    Writer,
-)
+from paddle_memcallbacks.opening import open_writers
+from paddle_memcallbacks.writers import Writer
 
 CURVES_FOLDER = "vdl"
 
@@ -34,17 +27,6 @@ def writers_for(trainer: Any, config: MemoryConfig, folder: Path) -> list[Writer
         config: our keys.
         folder: where the Trainer's checkpoints go.
     """
-    if paddle.distributed.get_rank() != 0:
-        return []
-    record = folder / RECORD_NAME
-    writers: list[Writer] = [JsonLinesWriter(record), ConsoleWriter(config.memory.interval)]
-    section = config.visualdl
-    if not section.enable:
-        return writers
-    if own_vdl_callback(trainer) is not None and section.logdir is None:
-        borrowed = lambda: getattr(own_vdl_callback(trainer), "vdl_writer", None)
-        writers.append(BorrowedVisualDLWriter(borrowed, section.interval, record))
-    else:
-        logdir = section.logdir or folder / CURVES_FOLDER
-        writers.append(VisualDLWriter(logdir, record_path=record, interval=section.interval))
-    return writers
+    borrowed = lambda: getattr(own_vdl_callback(trainer), "vdl_writer", None)
+    own = own_vdl_callback(trainer)
+    return open_writers(config, folder, curves=folder / CURVES_FOLDER, borrowed=borrowed if own is not None else None)

@@ -9,16 +9,16 @@ from typing import Any
 import paddle
 
 from paddle_memcallbacks.batches import batch_rows
+from paddle_memcallbacks.driver import RunDriver
 from paddle_memcallbacks.microbatch import BatchOutcome, autocast_off, detached, dummy_leaf, weighted_backward
 from paddle_memcallbacks.oom import is_oom
-from paddle_memcallbacks.session import Session
 
 from .talk import SILENT, RankStopped, Talk, alone, stop_text
 
 Call = Callable[[Any], Any]
 
 
-def run_sliced(session: Session, call: Call, data: Any, scaler: Any, talk: Talk = SILENT) -> BatchOutcome:
+def run_sliced(session: RunDriver, call: Call, data: Any, scaler: Any, talk: Talk = SILENT) -> BatchOutcome:
     """Forward and backward of the whole batch, slice by slice.
 
     Args:

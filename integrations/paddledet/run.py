@@ -1,4 +1,4 @@
-"""One train() of a PaddleDetection Trainer, and the Session that it drives."""
+"""One train() of a PaddleDetection Trainer, and the RunDriver that it drives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ppdet.engine import callbacks as ppdet_callbacks
 
 from paddle_memcallbacks.alerts import Alert, announce, warn
 from paddle_memcallbacks.config import MemoryConfig
+from paddle_memcallbacks.driver import RunDriver
 from paddle_memcallbacks.loss_scale import guard_method, guard_scheduler, restore_scaler
-from paddle_memcallbacks.session import Session
 
 from . import resume, watched
 from .curves import own_vdl_callback, writers_for
@@ -30,7 +30,7 @@ class TrainingStopped(Exception):
 
 
 class Run:
-    """Stands between the Trainer's loop and a Session while train() runs.
+    """Stands between the Trainer's loop and a RunDriver while train() runs.
 
     Args:
         trainer: ppdet's Trainer, built.
@@ -40,7 +40,7 @@ class Run:
     def __init__(self, trainer: Any, prepared: Prepared) -> None:
         self.trainer = trainer
         self.prepared = prepared
-        self.session: Session | None = None
+        self.session: RunDriver | None = None
         self.scaler: Any = None
         self.parallel: Any = None
         self.talk = SILENT
@@ -125,7 +125,7 @@ class Run:
         if vdl is not None:
             vdl.vdl_loss_step = start
 
-    def _hold_schedules(self, session: Session) -> None:
+    def _hold_schedules(self, session: RunDriver) -> None:
         """What counts optimizer steps does not move on a skipped one; the verdict comes before all of them."""
         trainer, watch = self.trainer, session.watch
         if watch is None:
@@ -177,7 +177,7 @@ class Run:
         state = self.session.state_dict() if self.session is not None else {}
         return resume.collect(self.trainer, state, self.scaler)
 
-    def _resume(self, session: Session) -> None:
+    def _resume(self, session: RunDriver) -> None:
         trainer, state = self.trainer, self.resumed
         resume.restart_loader(trainer.loader, trainer.start_epoch)
         if state is None:
@@ -195,9 +195,9 @@ class Run:
     def _folder(self) -> Path:
         return Path(self.trainer.cfg.save_dir) / self.trainer.cfg.filename
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> RunDriver:
         trainer = self.trainer
-        session = Session(
+        session = RunDriver(
             self._session_config(),
             model=self.parallel if self.parallel is not None else trainer.model,
             optimizer=trainer.optimizer,

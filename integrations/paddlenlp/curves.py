@@ -12,7 +12,8 @@ from paddlenlp.trainer.integrations import VisualDLCallback, rewrite_logs
 
 from paddle_memcallbacks.alerts import warn_once
 from paddle_memcallbacks.config import MemoryConfig
-from paddle_memcallbacks.writers import BorrowedVisualDLWriter, ConsoleWriter, JsonLinesWriter, VisualDLWriter, Writer
+from paddle_memcallbacks.opening import open_writers
+from paddle_memcallbacks.writers import Writer
 from paddle_memcallbacks.writers.vdl_file import open_log_writer
 from paddle_memcallbacks.writers.visualdl import add_metrics
 
@@ -35,20 +36,10 @@ class Curves:
                 return callback
         return None
 
-    def writers(self, record: Path) -> list[Writer]:
-        """Console, JSON lines and VisualDL for rank 0; nothing on other ranks."""
-        if not self.trainer.args.should_save:
-            return []
-        writers: list[Writer] = [JsonLinesWriter(record), ConsoleWriter(self.config.memory.interval)]
-        section = self.config.visualdl
-        if not section.enable:
-            return writers
-        if self.native is not None and section.logdir is None:
-            writers.append(BorrowedVisualDLWriter(self._native_writer, section.interval, record_path=record))
-        else:
-            logdir = section.logdir or self.trainer.args.logging_dir
-            writers.append(VisualDLWriter(logdir, record_path=record, interval=section.interval))
-        return writers
+    def writers(self, folder: Path) -> list[Writer]:
+        """The run's writers: the record in ``folder``, the curves beside the Trainer's own."""
+        borrowed = self._native_writer if self.native is not None else None
+        return open_writers(self.config, folder, curves=Path(self.trainer.args.logging_dir), borrowed=borrowed)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:

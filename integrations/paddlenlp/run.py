@@ -1,4 +1,4 @@
-"""One train() of the Trainer: the settings that hold for it, and the Session it drives."""
+"""One train() of the Trainer: the settings that hold for it, and the RunDriver it drives."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import paddle
 
 from paddle_memcallbacks.alerts import Alert, announce, warn
 from paddle_memcallbacks.config import ConfigError, MemoryConfig
+from paddle_memcallbacks.driver import RunDriver
 from paddle_memcallbacks.microbatch import detached, primary
-from paddle_memcallbacks.session import Session
 
 from .arguments_view import overlay
 from .curves import Curves
@@ -25,11 +25,10 @@ from .refusals import refuse_bypassed_step, refuse_unsupported
 from .takeover import Accumulation, decide_accumulation, decide_recompute
 
 STATE_FILE = "memcallbacks_state.json"
-RECORD_FILE = "memcallbacks.jsonl"
 
 
 class Run:
-    """Settles the Trainer's settings and ours, then turns the Trainer's events into a Session's calls.
+    """Settles the Trainer's settings and ours, then turns the Trainer's events into a RunDriver's calls.
 
     Args:
         config: our keys.
@@ -257,14 +256,14 @@ class Run:
 
     # ---- parts
 
-    def _open_session(self, accumulation: Accumulation) -> Session:
+    def _open_session(self, accumulation: Accumulation) -> RunDriver:
         args = self.trainer.args
-        session = Session(
+        session = RunDriver(
             self.config,
             model=self.trainer.model,
             logdir=args.output_dir,
             name=Path(args.output_dir).name,
-            writers=self.curves.writers(Path(args.output_dir) / RECORD_FILE),
+            writers=self.curves.writers(Path(args.output_dir)),
             toolkit="paddlenlp",
             on_action=self._on_action,
         )

@@ -5,7 +5,7 @@ import time
 import pytest
 from visualdl import LogWriter
 
-from paddle_memcallbacks.writers import JsonLinesWriter, VisualDLWriter
+from paddle_memcallbacks.writers import JsonLinesWriter, VisualDLWriter, WriterGroup
 from tests.writers.curves import curves
 
 CURVE = [(step, 1.0 / step) for step in range(1, 6)]
@@ -88,7 +88,7 @@ def test_other_ranks_open_nothing(tmp_path, monkeypatch):
 
     for rank, files in ((1, []), (0, ["memcallbacks.jsonl", "vdlrecords"])):
         monkeypatch.setattr(paddle.distributed, "get_rank", lambda rank=rank: rank)
-        writers = open_writers(load_config({}), tmp_path, None, None)
+        writers = WriterGroup(open_writers(load_config({}), tmp_path))
         writers.start(0, {"name": "x"})
         writers.write(1, {"train/loss": 1.0})
         writers.close()
