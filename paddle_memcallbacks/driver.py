@@ -7,7 +7,7 @@ tells the user what they found. `Session` adds the plain loop.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from paddle_memcallbacks.metrics import RunFacts, run_metrics
 from paddle_memcallbacks.microbatch import BatchOutcome, MicroBatchLoop, primary, world_size
 from paddle_memcallbacks.moments import create_moments
 from paddle_memcallbacks.opening import header, open_writers, rank_0, record_folder
+from paddle_memcallbacks.per_layer import held_by_unit, held_table, held_text
 from paddle_memcallbacks.planner import Plan
 from paddle_memcallbacks.planning import RunPlan
 from paddle_memcallbacks.recompute import RecomputeSwitch, find_units, recompute_units, select_units
@@ -102,7 +103,7 @@ class RunDriver:
         self._outcome: BatchOutcome | None = None
         self._memory: memory.StepMemory | None = None
         self._metrics: dict[str, float] = {}
-        self._began = self._closed = False
+        self._began = self._closed = self._told_layers = False
 
     @property
     def bare_model(self) -> paddle.nn.Layer:
@@ -196,7 +197,8 @@ class RunDriver:
         self.meter.begin_step()
         if self.watch is not None:
             self.watch.before_step(self.step_index + 1)
-        outcome = self.loop.run(batch, forward_backward, forward_only)
+        with self._by_layer():
+            outcome = self.loop.run(batch, forward_backward, forward_only)
         self._outcome = outcome
         if first:
             self._tell_start(outcome)
@@ -309,6 +311,20 @@ class RunDriver:
         for note in chosen.notes:
             announce(note)
         return recompute_units(self.bare_model, chosen.names)
+
+    @contextlib.contextmanager
+    def _by_layer(self) -> Iterator[None]:
+        """In the second step, once: what each unit holds. The first step also creates what later ones reuse."""
+        section = self.config.memory
+        if self._outcome is None or self._told_layers or not (section.enable and section.per_layer):
+            yield
+            return
+        self._told_layers = True
+        with held_by_unit(self.bare_model, find_units(self.bare_model)) as held:
+            yield
+        if any(held.values()):
+            announce(held_text(held))
+            self.telling.text("memory/per_layer", held_table(held))
 
     def _tell_start(self, outcome: BatchOutcome) -> None:
         budget = self.config.memory.budget

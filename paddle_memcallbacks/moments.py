@@ -33,7 +33,7 @@ def create_moments(optimizer: Any) -> bool:
             members = group["params"] if isinstance(group, dict) else [group]
             trainable = [parameter for parameter in members if not parameter.stop_gradient]
             if isinstance(group, dict):
-                create(block, {**group, "params": trainable} if _takes_groups(optimizer) else trainable)
+                create(block, {**group, "params": trainable})
             elif trainable:
                 create(block, trainable)
     except Exception as error:
@@ -44,8 +44,3 @@ def create_moments(optimizer: Any) -> bool:
         )
         return False
     return bool(getattr(optimizer, "_accumulators", None))
-
-
-def _takes_groups(optimizer: Any) -> bool:
-    """Paddle's optimizers read a dict of parameters through ``_update_param_group``."""
-    return hasattr(optimizer, "_update_param_group")

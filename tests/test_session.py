@@ -7,6 +7,7 @@ import paddle
 import pytest
 
 import paddle_memcallbacks as pm
+from paddle_memcallbacks.moments import create_moments
 from paddle_memcallbacks.writers import WriterGroup
 
 
@@ -157,6 +158,24 @@ def test_moments_stand_before_the_first_step():
     moments = {name for name in optimizer.state_dict() if "moment" in name}
     assert len(moments) == 2 * len(model.parameters())
     session.close()
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_moments_made_early_change_no_bit(groups):
+    def run(early):
+        model = build()
+        members = [{"params": layer.parameters()} for layer in model] if groups else model.parameters()
+        optimizer = paddle.optimizer.AdamW(1e-2, parameters=members)
+        if early:
+            assert create_moments(optimizer)
+        paddle.seed(11)
+        for batch in batches(3):
+            squared(model, batch).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        return model
+
+    assert same_bits(run(True), run(False))
 
 
 def test_resume_goes_on_bit_equal(tmp_path):

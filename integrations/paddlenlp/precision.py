@@ -53,6 +53,8 @@ def decide_amp(section: AmpConfig, explicit: bool, args: Any) -> dict[str, Any]:
         values["fp16_opt_level"] = section.level
     if not native or "init_loss_scaling" in given:
         values["scale_loss"] = float(section.init_loss_scaling)
+    if section.master_weight is False and values["fp16_opt_level"] == "O2":
+        raise ConfigError("amp.master_weight: false cannot be honoured: PaddleNLP's Trainer keeps them under O2.")
     if section.master_grad is not None:
         values["amp_master_grad"] = section.master_grad
     if section.custom_white_list:

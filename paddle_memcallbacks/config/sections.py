@@ -139,7 +139,7 @@ class MemorySection(Section):
     )
     plan: MaybePath = Field(None, description="A plan file, as `paddle-mem plan -o` writes it.", examples=["plan.yml"])
     interval: Count = Field(10, description="Steps between two readings of the counters.")
-    per_layer: Flag = Field(True, description="Report memory layer by layer.")
+    per_layer: Flag = Field(True, description="Tell once what each repeated block holds after its forward.")
     on_oom: Annotated[Literal["replay", "raise"], kinds.choice("replay", "raise")] = Field(
         "replay", description="replay: halve the micro-batch and repeat the batch; raise: stop with the report."
     )
